@@ -1,0 +1,107 @@
+//! What sending and receiving can answer. Whatever could not be sent is handed back.
+
+use thiserror::Error;
+
+/// The largest capacity a ring accepts.
+pub const MAX_CAPACITY: usize = 1 << 24;
+
+/// A ring cannot be built with this capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("a ring holds between 1 and {MAX_CAPACITY} messages, not {0}")]
+pub struct CapacityError(pub usize);
+
+impl CapacityError {
+    pub(crate) fn check(capacity: usize) -> Result<(), Self> {
+        if (1..=MAX_CAPACITY).contains(&capacity) {
+            Ok(())
+        } else {
+            Err(Self(capacity))
+        }
+    }
+}
+
+/// Why a message was not sent at once; it is inside.
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
+pub enum TrySendError<T> {
+    /// Every slot holds a message that was not received yet.
+    #[error("the ring is full")]
+    Full(T),
+    /// One of the ends closed the ring.
+    #[error("the ring is closed")]
+    Closed(T),
+}
+
+/// The ring closed before the message was sent; it is inside.
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
+#[error("the ring is closed")]
+pub struct SendError<T>(pub T);
+
+/// Why a message was not sent before the deadline; it is inside.
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
+pub enum SendDeadlineError<T> {
+    /// The ring stayed full until the deadline.
+    #[error("the ring was full until the deadline")]
+    Deadline(T),
+    /// One of the ends closed the ring.
+    #[error("the ring is closed")]
+    Closed(T),
+}
+
+macro_rules! with_message {
+    ($($name:ident { $($variant:ident),+ })+) => {$(
+        impl<T> $name<T> {
+            /// The message that was not sent.
+            pub fn into_inner(self) -> T {
+                match self {
+                    $(Self::$variant(message))|+ => message,
+                }
+            }
+        }
+
+        // By hand, because messages need not be `Debug`.
+        impl<T> std::fmt::Debug for $name<T> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self {
+                    $(Self::$variant(_) => concat!(stringify!($name), "::", stringify!($variant)),)+
+                })
+            }
+        }
+    )+};
+}
+with_message! {
+    TrySendError { Full, Closed }
+    SendDeadlineError { Deadline, Closed }
+}
+
+impl<T> std::fmt::Debug for SendError<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SendError")
+    }
+}
+
+/// Why no message was received at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum TryRecvError {
+    /// Nothing is waiting, but something may still come.
+    #[error("the ring is empty")]
+    Empty,
+    /// The ring is closed and everything that was sent has been received.
+    #[error("the ring is closed and empty")]
+    Closed,
+}
+
+/// The ring is closed and everything that was sent has been received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the ring is closed and empty")]
+pub struct RecvError;
+
+/// Why no message was received before the deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum RecvDeadlineError {
+    /// Nothing came until the deadline.
+    #[error("nothing was received until the deadline")]
+    Deadline,
+    /// The ring is closed and everything that was sent has been received.
+    #[error("the ring is closed and empty")]
+    Closed,
+}

@@ -1,0 +1,35 @@
+//! Bounded lock-free rings, adaptive waiting and pooled reply slots.
+//!
+//! This room moves values between threads, and nothing else: it knows no device, no command and no runtime. What it
+//! promises:
+//!
+//! - **Bounded.** A ring holds exactly as many messages as it was made for. [`mpsc`] takes any number of senders,
+//!   [`spsc`] takes one and is faster.
+//! - **Lossless.** What could not be sent comes back to the caller. What was sent is received, also after a close; what
+//!   is never received is dropped exactly once.
+//! - **Every way to wait**, on both ends: not at all, blocking, until a deadline, or as a future on any executor.
+//! - **Quiet.** A waiter polls for about as long as a wake-up would cost and then sleeps; an idle ring uses no processor
+//!   time, and nothing spins on a machine with one core.
+//! - **No allocation per message.** Requests get their answers through a [`reply::ReplyPool`], and anything else that
+//!   would have to be allocated over and over can come from a [`Slab`].
+//!
+//! Misuse does not compile: the ends are separate types, and the single-sender ring cannot be cloned.
+//!
+//! Every algorithm has a file of its own, which names its origin, and a loom model in `tests/loom.rs`.
+
+mod drops;
+mod error;
+mod fence;
+pub mod mpsc;
+pub mod reply;
+mod slab;
+pub mod spsc;
+mod sync;
+mod wait;
+
+pub use error::{
+    CapacityError, MAX_CAPACITY, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError,
+    TrySendError,
+};
+pub use slab::{Loan, MAX_OUT, Recycle, Slab};
+pub use wait::poll_while_worthwhile;

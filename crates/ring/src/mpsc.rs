@@ -1,0 +1,454 @@
+//! Many senders, one receiver.
+//!
+//! The algorithm is Dmitry Vyukov's bounded queue: every slot has a stamp that says whose turn it is, senders claim a
+//! slot by moving `tail` with a compare-and-swap, and nobody ever reads the other side's index on the fast path. As in
+//! crossbeam's `ArrayQueue` a position is a lap and an index, so that any capacity is exact, and as in its channel one
+//! bit of `tail` says that the ring is closed, so that closing and sending are ordered by one word: a message is either
+//! before the close, and will be received, or refused. With a single receiver `head` needs no compare-and-swap.
+
+use std::{
+    fmt,
+    future::Future,
+    mem::MaybeUninit,
+    time::{Duration, Instant},
+};
+
+use crossbeam_utils::CachePadded;
+
+use crate::{
+    drops::drop_all,
+    error::{CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
+    fence,
+    sync::{Arc, AtomicUsize, Ordering, UnsafeCell},
+    wait::{self, Inlet, Outlet, Receiving, Sending, WaitSet},
+};
+
+struct Slot<T> {
+    /// A position: `p` = free for the sender that claims `p`; `p + 1` = holds the message of `p`.
+    stamp: AtomicUsize,
+    message: UnsafeCell<MaybeUninit<T>>,
+}
+
+struct Ring<T> {
+    /// Position of the next send, and in bit `closed` whether the ring is closed. Moved by senders.
+    tail: CachePadded<AtomicUsize>,
+    /// Position of the next receive. Written by the receiver alone; others read it for a length.
+    head: CachePadded<AtomicUsize>,
+    /// Read by all, written rarely.
+    shared: CachePadded<Shared<T>>,
+}
+
+struct Shared<T> {
+    slots: Box<[Slot<T>]>,
+    /// The bit of `tail` above every index.
+    closed: usize,
+    /// What is added to a position for the next lap: the bit above `closed`.
+    lap: usize,
+    senders: AtomicUsize,
+    /// Senders that sleep until there is room.
+    for_room: WaitSet,
+    /// The receiver, while it sleeps.
+    for_message: WaitSet,
+}
+
+// SAFETY: messages are moved from the thread that sends to the one that receives; a slot is touched only by the thread
+// whose turn its stamp says it is.
+unsafe impl<T: Send> Send for Ring<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Ring<T> {}
+
+impl<T> Ring<T> {
+    fn new(capacity: usize) -> Self {
+        let closed = (capacity + 1).next_power_of_two();
+        Self {
+            tail: CachePadded::new(AtomicUsize::new(0)),
+            head: CachePadded::new(AtomicUsize::new(0)),
+            shared: CachePadded::new(Shared {
+                slots: (0..capacity)
+                    .map(|i| Slot { stamp: AtomicUsize::new(i), message: UnsafeCell::new(MaybeUninit::uninit()) })
+                    .collect(),
+                closed,
+                lap: closed << 1,
+                senders: AtomicUsize::new(1),
+                for_room: WaitSet::new(),
+                for_message: WaitSet::new(),
+            }),
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        self.shared.slots.len()
+    }
+
+    #[inline(always)]
+    fn index(&self, position: usize) -> usize {
+        position & (self.shared.closed - 1)
+    }
+
+    #[inline(always)]
+    fn after(&self, position: usize) -> usize {
+        let index = self.index(position);
+        if index + 1 < self.capacity() {
+            position + 1
+        } else {
+            (position - index).wrapping_add(self.shared.lap)
+        }
+    }
+
+    #[inline(always)]
+    fn slot(&self, position: usize) -> &Slot<T> {
+        // SAFETY: `after` only makes positions whose index is below the number of slots.
+        unsafe { self.shared.slots.get_unchecked(self.index(position)) }
+    }
+
+    /// Messages between two positions.
+    fn distance(&self, head: usize, tail: usize) -> usize {
+        let tail = tail & !self.shared.closed;
+        let (laps_apart, head_index) = ((tail - self.index(tail)) != (head - self.index(head)), self.index(head));
+        // The tail is at most one lap ahead of the head.
+        self.index(tail) + if laps_apart { self.capacity() } else { 0 } - head_index
+    }
+
+    fn len(&self) -> usize {
+        loop {
+            let tail = self.tail.load(Ordering::SeqCst);
+            let head = self.head.load(Ordering::SeqCst);
+            // Only a pair that was true at one moment has a distance.
+            if self.tail.load(Ordering::SeqCst) == tail {
+                return self.distance(head, tail).min(self.capacity());
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
+        let mut tail = self.tail.load(Ordering::Relaxed);
+        loop {
+            if tail & self.shared.closed != 0 {
+                return Err(TrySendError::Closed(message));
+            }
+            let slot = self.slot(tail);
+            let stamp = slot.stamp.load(Ordering::Acquire);
+            if stamp == tail {
+                match self.tail.compare_exchange_weak(tail, self.after(tail), Ordering::Relaxed, Ordering::Relaxed) {
+                    Ok(_) => {
+                        // SAFETY: the stamp said that the slot is free for position `tail`, and moving `tail` gave
+                        // that position to us alone.
+                        slot.message.with_mut(|p| unsafe { p.cast::<T>().write(message) });
+                        slot.stamp.store(tail + 1, Ordering::Release);
+                        fence::light();
+                        self.shared.for_message.wake();
+                        return Ok(());
+                    }
+                    Err(now) => tail = now,
+                }
+            } else {
+                let now = self.tail.load(Ordering::Relaxed);
+                if now == tail && stamp.wrapping_add(self.shared.lap) == tail + 1 {
+                    // The slot still holds the message of the lap before.
+                    return Err(TrySendError::Full(message));
+                }
+                tail = now;
+            }
+        }
+    }
+
+    fn close(&self) {
+        self.tail.fetch_or(self.shared.closed, Ordering::SeqCst);
+        fence::light();
+        self.shared.for_message.wake();
+        self.shared.for_room.wake();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.tail.load(Ordering::Relaxed) & self.shared.closed != 0
+    }
+}
+
+/// A ring for `capacity` messages from any number of senders to one receiver.
+///
+/// ```
+/// let (tx, mut rx) = millrace_ring::mpsc::bounded(2)?;
+/// tx.try_send("a").unwrap();
+/// tx.clone().try_send("b").unwrap();
+/// let full = tx.try_send("c").unwrap_err();
+/// assert_eq!(full.into_inner(), "c");
+/// assert_eq!(rx.try_recv(), Ok("a"));
+/// # Ok::<(), millrace_ring::CapacityError>(())
+/// ```
+pub fn bounded<T: Send>(capacity: usize) -> Result<(Sender<T>, Receiver<T>), CapacityError> {
+    CapacityError::check(capacity)?;
+    let ring = Arc::new(Ring::new(capacity));
+    Ok((Sender { ring: ring.clone() }, Receiver { ring, head: 0 }))
+}
+
+/// The sending end of [`bounded`]. Clone it for every thread that sends; when the last one is dropped, the ring closes.
+///
+/// ```
+/// let (tx, mut rx) = millrace_ring::mpsc::bounded(1)?;
+/// std::thread::spawn(move || tx.send(7));
+/// assert_eq!(rx.recv(), Ok(7));
+/// assert!(rx.recv().is_err(), "the last sender is gone");
+/// # Ok::<(), millrace_ring::CapacityError>(())
+/// ```
+pub struct Sender<T> {
+    ring: Arc<Ring<T>>,
+}
+
+impl<T: Send> Sender<T> {
+    /// Sends if there is room, and gives the message back if not.
+    #[inline]
+    pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
+        self.ring.try_send(message)
+    }
+
+    /// Sends, blocking while the ring is full.
+    #[inline]
+    pub fn send(&self, message: T) -> Result<(), SendError<T>> {
+        wait::send(&mut &*self, message, None).map_err(|e| SendError(e.into_inner()))
+    }
+
+    /// Sends, blocking while the ring is full, until the deadline at most.
+    #[inline]
+    pub fn send_deadline(&self, message: T, deadline: Instant) -> Result<(), SendDeadlineError<T>> {
+        wait::send(&mut &*self, message, Some(deadline))
+    }
+
+    /// [`Self::send_deadline`] from now on.
+    pub fn send_timeout(&self, message: T, timeout: Duration) -> Result<(), SendDeadlineError<T>> {
+        wait::send(&mut &*self, message, wait::after(timeout))
+    }
+
+    /// Sends, awaiting room. Dropped before it is done, the future has sent nothing.
+    pub fn send_async(&self, message: T) -> impl Future<Output = Result<(), SendError<T>>> + Send + Unpin + '_ {
+        Sending::new(self, message)
+    }
+
+    /// Closes the ring: nothing more can be sent, what was sent is still received.
+    pub fn close(&self) {
+        self.ring.close();
+    }
+
+    /// Whether one of the ends closed the ring.
+    pub fn is_closed(&self) -> bool {
+        self.ring.is_closed()
+    }
+
+    /// Messages in the ring at some moment during the call.
+    pub fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Whether the ring was empty at some moment during the call.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many messages fit.
+    pub fn capacity(&self) -> usize {
+        self.ring.capacity()
+    }
+}
+
+impl<T: Send> Inlet for &Sender<T> {
+    type Message = T;
+
+    #[inline(always)]
+    fn attempt(&mut self, message: T) -> Result<(), TrySendError<T>> {
+        self.ring.try_send(message)
+    }
+
+    fn sleepers(&self) -> &WaitSet {
+        &self.ring.shared.for_room
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        self.ring.shared.senders.fetch_add(1, Ordering::Relaxed);
+        Self { ring: self.ring.clone() }
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        if self.ring.shared.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.ring.close();
+        }
+    }
+}
+
+impl<T> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("mpsc::Sender").field("len", &self.ring.len()).field("capacity", &self.ring.capacity()).finish()
+    }
+}
+
+/// The receiving end of [`bounded`]. When it is dropped, the ring closes and what is inside is dropped.
+///
+/// ```
+/// let (tx, mut rx) = millrace_ring::mpsc::bounded(8)?;
+/// for i in 0..5 {
+///     tx.try_send(i).unwrap();
+/// }
+/// let mut got = Vec::new();
+/// assert_eq!(rx.drain(3, |i| got.push(i)), 3);
+/// assert_eq!(got, [0, 1, 2]);
+/// # Ok::<(), millrace_ring::CapacityError>(())
+/// ```
+pub struct Receiver<T> {
+    ring: Arc<Ring<T>>,
+    /// The truth that `ring.head` mirrors.
+    head: usize,
+}
+
+impl<T> Receiver<T> {
+    /// Takes the next message without waking senders.
+    #[inline(always)]
+    fn take(&mut self) -> Option<T> {
+        let slot = self.ring.slot(self.head);
+        if slot.stamp.load(Ordering::Acquire) != self.head + 1 {
+            return None;
+        }
+        // SAFETY: the stamp says that the slot holds the message of our position, and there is one receiver.
+        let message = slot.message.with_mut(|p| unsafe { p.cast::<T>().read() });
+        slot.stamp.store(self.head.wrapping_add(self.ring.shared.lap), Ordering::Release);
+        self.head = self.ring.after(self.head);
+        self.ring.head.store(self.head, Ordering::Release);
+        Some(message)
+    }
+
+    /// Wakes senders that sleep, once there is room for many.
+    #[inline(always)]
+    fn made_room(&self) {
+        fence::light();
+        let ring = &*self.ring;
+        ring.shared.for_room.wake_if(|| {
+            ring.distance(self.head, ring.tail.load(Ordering::Relaxed)) <= ring.capacity() / 2
+        });
+    }
+}
+
+impl<T: Send> Receiver<T> {
+    /// Receives if a message is there.
+    #[inline]
+    pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
+        if let Some(message) = self.take() {
+            self.made_room();
+            return Ok(message);
+        }
+        let tail = self.ring.tail.load(Ordering::Acquire);
+        if tail == self.head | self.ring.shared.closed {
+            // Closed, and every message that was claimed before has been received.
+            Err(TryRecvError::Closed)
+        } else {
+            Err(TryRecvError::Empty)
+        }
+    }
+
+    /// Receives, blocking while the ring is empty.
+    #[inline]
+    pub fn recv(&mut self) -> Result<T, RecvError> {
+        wait::recv(&mut &mut *self, None).map_err(|_| RecvError)
+    }
+
+    /// Receives, blocking while the ring is empty, until the deadline at most.
+    #[inline]
+    pub fn recv_deadline(&mut self, deadline: Instant) -> Result<T, RecvDeadlineError> {
+        wait::recv(&mut &mut *self, Some(deadline))
+    }
+
+    /// [`Self::recv_deadline`] from now on.
+    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<T, RecvDeadlineError> {
+        wait::recv(&mut &mut *self, wait::after(timeout))
+    }
+
+    /// Receives, awaiting a message. Dropped before it is done, the future has received nothing.
+    pub fn recv_async(&mut self) -> impl Future<Output = Result<T, RecvError>> + Send + Unpin + '_ {
+        Receiving::new(self)
+    }
+
+    /// Hands up to `max` messages that are there to `each`, and says how many. Senders are woken once for all of them.
+    #[inline]
+    pub fn drain(&mut self, max: usize, mut each: impl FnMut(T)) -> usize {
+        /// Also wakes if `each` panics.
+        struct Wake<'a, T>(&'a mut Receiver<T>);
+        impl<T> Drop for Wake<'_, T> {
+            fn drop(&mut self) {
+                self.0.made_room();
+            }
+        }
+        let wake = Wake(self);
+        let mut taken = 0;
+        while taken < max {
+            match wake.0.take() {
+                Some(message) => {
+                    taken += 1;
+                    each(message);
+                }
+                None => break,
+            }
+        }
+        taken
+    }
+
+    /// Closes the ring: nothing more can be sent, what was sent can still be received.
+    pub fn close(&mut self) {
+        self.ring.close();
+    }
+
+    /// Messages in the ring at some moment during the call.
+    pub fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Whether nothing can be received right now. One load: made for polling.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.ring.slot(self.head).stamp.load(Ordering::Acquire) != self.head + 1
+    }
+
+    /// How many messages fit.
+    pub fn capacity(&self) -> usize {
+        self.ring.capacity()
+    }
+}
+
+impl<T: Send> Outlet for &mut Receiver<T> {
+    type Message = T;
+
+    #[inline(always)]
+    fn attempt(&mut self) -> Result<T, TryRecvError> {
+        self.try_recv()
+    }
+
+    fn sleepers(&self) -> &WaitSet {
+        &self.ring.shared.for_message
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        self.ring.close();
+        // A sender that claimed its slot before the close is still writing; its message is ours to drop.
+        let end = self.ring.tail.load(Ordering::Acquire) & !self.ring.shared.closed;
+        drop_all(|| {
+            while self.head != end {
+                if let Some(message) = self.take() {
+                    return Some(message);
+                }
+                crate::sync::thread::yield_now();
+            }
+            None
+        });
+    }
+}
+
+impl<T> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("mpsc::Receiver")
+            .field("len", &self.ring.len())
+            .field("capacity", &self.ring.capacity())
+            .finish()
+    }
+}

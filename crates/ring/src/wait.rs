@@ -1,0 +1,450 @@
+//! Waiting: spin while the other side is likely to answer, then sleep until it does.
+//!
+//! Waking a sleeping thread costs tens of microseconds, so a waiter first polls for about as long (the "ski rental"
+//! rule: at most twice the cost of having known the future). It polls in two steps: a microsecond with the processor's
+//! pause instruction, then by yielding, which gives the core away where more threads than cores want to run. A yield
+//! that comes back late means that they do, and the waiter sleeps at once. On one core it never polls.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    error::{RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
+    fence,
+    sync::{AtomicUsize, Mutex, Ordering, lock},
+};
+
+/// Nobody sleeps.
+const NONE: usize = 0;
+/// Only threads sleep. They look again by themselves after a while, so a wake-up may be held back to serve many.
+const PATIENT: usize = 1;
+/// A task sleeps. It has no clock: the next wake-up is the only one it gets.
+const EAGER: usize = 2;
+
+/// Those who sleep until an end of a ring moves.
+///
+/// To sleep: [`WaitSet::register`], look again, sleep. To wake: change the ring, [`fence::light`], [`WaitSet::wake`].
+/// Registering fences heavily, so one of the two sees the other.
+#[derive(Debug)]
+pub(crate) struct WaitSet {
+    /// `NONE`, `PATIENT` or `EAGER`; changed under the lock, read without it.
+    sleeping: AtomicUsize,
+    sleepers: Mutex<Sleepers>,
+}
+
+#[derive(Debug, Default)]
+struct Sleepers {
+    next_key: u64,
+    wakers: Vec<(u64, Waker)>,
+}
+
+/// A sleeper's place in a [`WaitSet`].
+type Key = Option<u64>;
+
+impl WaitSet {
+    pub(crate) fn new() -> Self {
+        fence::prepare();
+        Self { sleeping: AtomicUsize::new(NONE), sleepers: Mutex::new(Sleepers::default()) }
+    }
+
+    /// Announces a sleeper, or replaces its waker. The caller must look at the ring once more before it sleeps.
+    fn register(&self, key: &mut Key, waker: &Waker, level: usize) {
+        let mut sleepers = lock(&self.sleepers);
+        let place = key.and_then(|key| sleepers.wakers.iter().position(|(k, _)| *k == key));
+        match place {
+            Some(place) => sleepers.wakers[place].1.clone_from(waker),
+            None => {
+                sleepers.next_key += 1;
+                let new = sleepers.next_key;
+                sleepers.wakers.push((new, waker.clone()));
+                *key = Some(new);
+            }
+        }
+        let level = level.max(self.sleeping.load(Ordering::Relaxed));
+        self.sleeping.store(level, Ordering::Relaxed);
+        drop(sleepers);
+        fence::heavy();
+    }
+
+    /// Takes a sleeper's place back; nothing happens if it was woken before.
+    fn unregister(&self, key: &mut Key) {
+        if let Some(key) = key.take() {
+            let mut sleepers = lock(&self.sleepers);
+            sleepers.wakers.retain(|(k, _)| *k != key);
+            if sleepers.wakers.is_empty() {
+                self.sleeping.store(NONE, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Wakes everyone who sleeps. Cheap when nobody does.
+    #[inline(always)]
+    pub(crate) fn wake(&self) {
+        if self.sleeping.load(Ordering::Relaxed) != NONE {
+            self.wake_all();
+        }
+    }
+
+    /// Wakes everyone who sleeps, unless all of them can wait and `enough` says that it is too early to bother them.
+    #[inline(always)]
+    pub(crate) fn wake_if(&self, enough: impl FnOnce() -> bool) {
+        match self.sleeping.load(Ordering::Relaxed) {
+            NONE => {}
+            PATIENT if !enough() => {}
+            _ => self.wake_all(),
+        }
+    }
+
+    #[cold]
+    fn wake_all(&self) {
+        let mut sleepers = lock(&self.sleepers);
+        let mut wakers = std::mem::take(&mut sleepers.wakers);
+        self.sleeping.store(NONE, Ordering::Relaxed);
+        drop(sleepers);
+        // Outside the lock: a waker is foreign code.
+        for (_, waker) in wakers.drain(..) {
+            waker.wake();
+        }
+        let mut sleepers = lock(&self.sleepers);
+        if sleepers.wakers.capacity() == 0 {
+            sleepers.wakers = wakers; // keeps the allocation
+        }
+    }
+}
+
+/// How long a waiter polls before it sleeps: about what a wake-up costs.
+#[cfg(not(loom))]
+const POLL_FOR: Duration = Duration::from_micros(50);
+/// Polls with the pause instruction before the first yield.
+#[cfg(not(loom))]
+const PAUSES: u32 = 128;
+/// A yield that takes longer than this let somebody else run.
+#[cfg(not(loom))]
+const CROWDED: Duration = Duration::from_micros(10);
+
+/// Whether polling can help: somebody else must be able to run meanwhile.
+#[cfg(not(loom))]
+pub(crate) fn may_spin() -> bool {
+    use std::sync::OnceLock;
+    static SEVERAL_CORES: OnceLock<bool> = OnceLock::new();
+    *SEVERAL_CORES.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1))
+}
+
+/// Polls until `attempt` succeeds, the deadline passes, or polling is no longer worth it.
+#[cfg(not(loom))]
+pub(crate) fn poll_for<R>(deadline: Option<Instant>, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
+    if !may_spin() {
+        return attempt();
+    }
+    for _ in 0..PAUSES {
+        if let Some(result) = attempt() {
+            return Some(result);
+        }
+        std::hint::spin_loop();
+    }
+    let mut now = Instant::now();
+    let end = deadline.unwrap_or(now + POLL_FOR).min(now + POLL_FOR);
+    while now < end {
+        std::thread::yield_now();
+        if let Some(result) = attempt() {
+            return Some(result);
+        }
+        let before = std::mem::replace(&mut now, Instant::now());
+        if now - before > CROWDED {
+            break;
+        }
+    }
+    None
+}
+
+#[cfg(loom)]
+pub(crate) fn poll_for<R>(_: Option<Instant>, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
+    attempt()
+}
+
+mod parking {
+    use std::{
+        sync::Arc,
+        task::{Wake, Waker},
+        time::Duration,
+    };
+
+    use crate::sync::thread;
+
+    struct Unpark(thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+
+        fn wake_by_ref(self: &Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    fn new_waker() -> Waker {
+        Waker::from(Arc::new(Unpark(thread::current())))
+    }
+
+    /// The waker of this thread: made once, so that sleeping does not allocate.
+    #[cfg(not(loom))]
+    pub(super) fn waker() -> Waker {
+        thread_local!(static WAKER: Waker = new_waker());
+        WAKER.try_with(Waker::clone).unwrap_or_else(|_| new_waker())
+    }
+
+    #[cfg(loom)]
+    pub(super) fn waker() -> Waker {
+        new_waker()
+    }
+
+    #[cfg(not(loom))]
+    pub(super) fn park(timeout: Option<Duration>) {
+        match timeout {
+            Some(timeout) => thread::park_timeout(timeout),
+            None => thread::park(),
+        }
+    }
+
+    #[cfg(loom)]
+    pub(super) fn park(_: Option<Duration>) {
+        thread::park();
+    }
+}
+
+/// Sleeps in rounds until `attempt` succeeds (`Some`) or the deadline passes (`None`). `announce` is called before
+/// each look with the waker to call; `patience` is the longest one round may take.
+pub(crate) fn sleep_until<R>(
+    deadline: Option<Instant>,
+    mut patience: Option<Duration>,
+    mut attempt: impl FnMut(&Waker) -> Option<R>,
+) -> Option<R> {
+    let waker = parking::waker();
+    loop {
+        if let Some(result) = attempt(&waker) {
+            return Some(result);
+        }
+        let mut round = patience;
+        if let Some(deadline) = deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            round = Some(round.unwrap_or(left).min(left));
+        }
+        parking::park(round);
+        patience = patience.map(|p| (p * 2).min(LONGEST_ROUND));
+    }
+}
+
+/// A blocked sender is woken when the ring is half empty, so that one wake-up pays for many messages. In case the
+/// receiver stops half way it looks by itself, after this long and then ever more rarely.
+const FIRST_ROUND: Duration = Duration::from_micros(500);
+const LONGEST_ROUND: Duration = Duration::from_millis(100);
+
+/// A deadline that far away; none if that is beyond what the clock can say.
+pub(crate) fn after(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
+}
+
+/// The sending end of some ring.
+pub(crate) trait Inlet {
+    type Message;
+    fn attempt(&mut self, message: Self::Message) -> Result<(), TrySendError<Self::Message>>;
+    fn sleepers(&self) -> &WaitSet;
+}
+
+/// The receiving end of some ring.
+pub(crate) trait Outlet {
+    type Message;
+    fn attempt(&mut self) -> Result<Self::Message, TryRecvError>;
+    fn sleepers(&self) -> &WaitSet;
+}
+
+/// Sends, waiting for room until the deadline.
+pub(crate) fn send<I: Inlet>(
+    inlet: &mut I,
+    message: I::Message,
+    deadline: Option<Instant>,
+) -> Result<(), SendDeadlineError<I::Message>> {
+    // The message is in `kept` whenever the ring does not have it.
+    let mut kept = match inlet.attempt(message) {
+        Ok(()) => return Ok(()),
+        Err(TrySendError::Closed(message)) => return Err(SendDeadlineError::Closed(message)),
+        Err(TrySendError::Full(message)) => Some(message),
+    };
+    send_slowly(inlet, &mut kept, deadline)
+}
+
+#[cold]
+fn send_slowly<I: Inlet>(
+    inlet: &mut I,
+    kept: &mut Option<I::Message>,
+    deadline: Option<Instant>,
+) -> Result<(), SendDeadlineError<I::Message>> {
+    fn attempt<I: Inlet>(
+        inlet: &mut I,
+        kept: &mut Option<I::Message>,
+    ) -> Option<Result<(), SendDeadlineError<I::Message>>> {
+        match inlet.attempt(kept.take()?) {
+            Ok(()) => Some(Ok(())),
+            Err(TrySendError::Closed(message)) => Some(Err(SendDeadlineError::Closed(message))),
+            Err(TrySendError::Full(message)) => {
+                *kept = Some(message);
+                None
+            }
+        }
+    }
+    let mut key = None;
+    let sent = poll_for(deadline, || attempt(inlet, kept)).or_else(|| {
+        sleep_until(deadline, Some(FIRST_ROUND), |waker| {
+            inlet.sleepers().register(&mut key, waker, PATIENT);
+            attempt(inlet, kept)
+        })
+    });
+    inlet.sleepers().unregister(&mut key);
+    match (sent, kept.take()) {
+        (Some(result), _) => result,
+        (None, Some(message)) => Err(SendDeadlineError::Deadline(message)),
+        (None, None) => Ok(()), // not reached: without a result the message was kept
+    }
+}
+
+/// Receives, waiting for a message until the deadline.
+pub(crate) fn recv<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Result<O::Message, RecvDeadlineError> {
+    match outlet.attempt() {
+        Ok(message) => Ok(message),
+        Err(TryRecvError::Closed) => Err(RecvDeadlineError::Closed),
+        Err(TryRecvError::Empty) => recv_slowly(outlet, deadline),
+    }
+}
+
+fn recv_slowly<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Result<O::Message, RecvDeadlineError> {
+    fn attempt<O: Outlet>(outlet: &mut O) -> Option<Result<O::Message, RecvDeadlineError>> {
+        match outlet.attempt() {
+            Ok(message) => Some(Ok(message)),
+            Err(TryRecvError::Closed) => Some(Err(RecvDeadlineError::Closed)),
+            Err(TryRecvError::Empty) => None,
+        }
+    }
+    let mut key = None;
+    let received = poll_for(deadline, || attempt(outlet)).or_else(|| {
+        let received = sleep_until(deadline, None, |waker| {
+            outlet.sleepers().register(&mut key, waker, PATIENT);
+            attempt(outlet)
+        });
+        outlet.sleepers().unregister(&mut key);
+        received
+    });
+    received.unwrap_or(Err(RecvDeadlineError::Deadline))
+}
+
+/// Sends when there is room. Made by `send_async`.
+///
+/// Dropped before it is done, it has sent nothing, and the message is dropped with it.
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub(crate) struct Sending<I: Inlet> {
+    inlet: I,
+    kept: Option<I::Message>,
+    key: Key,
+}
+
+impl<I: Inlet> Sending<I> {
+    pub(crate) fn new(inlet: I, message: I::Message) -> Self {
+        Self { inlet, kept: Some(message), key: None }
+    }
+}
+
+// Nothing is ever borrowed from inside.
+impl<I: Inlet> Unpin for Sending<I> {}
+
+impl<I: Inlet> Future for Sending<I> {
+    type Output = Result<(), SendError<I::Message>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        for registered in [false, true] {
+            let Some(message) = this.kept.take() else {
+                return Poll::Ready(Ok(())); // polled again after it was done
+            };
+            match this.inlet.attempt(message) {
+                Ok(()) => return Poll::Ready(Ok(())),
+                Err(TrySendError::Closed(message)) => return Poll::Ready(Err(SendError(message))),
+                Err(TrySendError::Full(message)) => this.kept = Some(message),
+            }
+            if !registered {
+                this.inlet.sleepers().register(&mut this.key, cx.waker(), EAGER);
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl<I: Inlet> Drop for Sending<I> {
+    fn drop(&mut self) {
+        self.inlet.sleepers().unregister(&mut self.key);
+    }
+}
+
+/// Receives when there is a message. Made by `recv_async`.
+///
+/// Dropped before it is done, it has received nothing.
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub(crate) struct Receiving<O: Outlet> {
+    outlet: O,
+    key: Key,
+}
+
+impl<O: Outlet> Receiving<O> {
+    pub(crate) fn new(outlet: O) -> Self {
+        Self { outlet, key: None }
+    }
+}
+
+// Nothing is ever borrowed from inside.
+impl<O: Outlet> Unpin for Receiving<O> {}
+
+impl<O: Outlet> Future for Receiving<O> {
+    type Output = Result<O::Message, RecvError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        for registered in [false, true] {
+            match this.outlet.attempt() {
+                Ok(message) => return Poll::Ready(Ok(message)),
+                Err(TryRecvError::Closed) => return Poll::Ready(Err(RecvError)),
+                Err(TryRecvError::Empty) => {}
+            }
+            if !registered {
+                this.outlet.sleepers().register(&mut this.key, cx.waker(), EAGER);
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl<O: Outlet> Drop for Receiving<O> {
+    fn drop(&mut self) {
+        self.outlet.sleepers().unregister(&mut self.key);
+    }
+}
+
+/// Polls `attempt` for about as long as waking a thread would cost: first briskly, then giving the core to others
+/// between two looks. `None` means that it is time to sleep. On one core it looks once.
+///
+/// ```
+/// use std::sync::atomic::{AtomicBool, Ordering};
+/// let ready = AtomicBool::new(false);
+/// let poll = || ready.load(Ordering::Acquire).then_some(());
+/// assert!(millrace_ring::poll_while_worthwhile(poll).is_none());
+/// ```
+pub fn poll_while_worthwhile<R>(attempt: impl FnMut() -> Option<R>) -> Option<R> {
+    poll_for(None, attempt)
+}
