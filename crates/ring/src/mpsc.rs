@@ -17,10 +17,13 @@ use crossbeam_utils::CachePadded;
 
 use crate::{
     drops::drop_all,
-    error::{CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
+    error::{
+        CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError,
+        TrySendError,
+    },
     fence,
     sync::{Arc, AtomicUsize, Ordering, UnsafeCell},
-    wait::{self, Inlet, Outlet, Receiving, Sending, WaitSet},
+    wait::{self, Inlet, Outlet, Pace, Receiving, Sending, WaitSet},
 };
 
 struct Slot<T> {
@@ -65,7 +68,10 @@ impl<T> Ring<T> {
             head: CachePadded::new(AtomicUsize::new(0)),
             shared: CachePadded::new(Shared {
                 slots: (0..capacity)
-                    .map(|i| Slot { stamp: AtomicUsize::new(i), message: UnsafeCell::new(MaybeUninit::uninit()) })
+                    .map(|i| Slot {
+                        stamp: AtomicUsize::new(i),
+                        message: UnsafeCell::new(MaybeUninit::uninit()),
+                    })
                     .collect(),
                 closed,
                 lap: closed << 1,
@@ -104,7 +110,10 @@ impl<T> Ring<T> {
     /// Messages between two positions.
     fn distance(&self, head: usize, tail: usize) -> usize {
         let tail = tail & !self.shared.closed;
-        let (laps_apart, head_index) = ((tail - self.index(tail)) != (head - self.index(head)), self.index(head));
+        let (laps_apart, head_index) = (
+            (tail - self.index(tail)) != (head - self.index(head)),
+            self.index(head),
+        );
         // The tail is at most one lap ahead of the head.
         self.index(tail) + if laps_apart { self.capacity() } else { 0 } - head_index
     }
@@ -130,11 +139,17 @@ impl<T> Ring<T> {
             let slot = self.slot(tail);
             let stamp = slot.stamp.load(Ordering::Acquire);
             if stamp == tail {
-                match self.tail.compare_exchange_weak(tail, self.after(tail), Ordering::Relaxed, Ordering::Relaxed) {
+                match self.tail.compare_exchange_weak(
+                    tail,
+                    self.after(tail),
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                ) {
                     Ok(_) => {
                         // SAFETY: the stamp said that the slot is free for position `tail`, and moving `tail` gave
                         // that position to us alone.
-                        slot.message.with_mut(|p| unsafe { p.cast::<T>().write(message) });
+                        slot.message
+                            .with_mut(|p| unsafe { p.cast::<T>().write(message) });
                         slot.stamp.store(tail + 1, Ordering::Release);
                         fence::light();
                         self.shared.for_message.wake();
@@ -179,7 +194,14 @@ impl<T> Ring<T> {
 pub fn bounded<T: Send>(capacity: usize) -> Result<(Sender<T>, Receiver<T>), CapacityError> {
     CapacityError::check(capacity)?;
     let ring = Arc::new(Ring::new(capacity));
-    Ok((Sender { ring: ring.clone() }, Receiver { ring, head: 0 }))
+    Ok((
+        Sender { ring: ring.clone() },
+        Receiver {
+            ring,
+            head: 0,
+            pace: Pace::default(),
+        },
+    ))
 }
 
 /// The sending end of [`bounded`]. Clone it for every thread that sends; when the last one is dropped, the ring closes.
@@ -220,7 +242,10 @@ impl<T: Send> Sender<T> {
     }
 
     /// Sends, awaiting room. Dropped before it is done, the future has sent nothing.
-    pub fn send_async(&self, message: T) -> impl Future<Output = Result<(), SendError<T>>> + Send + Unpin + '_ {
+    pub fn send_async(
+        &self,
+        message: T,
+    ) -> impl Future<Output = Result<(), SendError<T>>> + Send + Unpin + '_ {
         Sending::new(self, message)
     }
 
@@ -261,12 +286,18 @@ impl<T: Send> Inlet for &Sender<T> {
     fn sleepers(&self) -> &WaitSet {
         &self.ring.shared.for_room
     }
+
+    fn capacity(&self) -> usize {
+        (**self).capacity()
+    }
 }
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
         self.ring.shared.senders.fetch_add(1, Ordering::Relaxed);
-        Self { ring: self.ring.clone() }
+        Self {
+            ring: self.ring.clone(),
+        }
     }
 }
 
@@ -280,7 +311,10 @@ impl<T> Drop for Sender<T> {
 
 impl<T> fmt::Debug for Sender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("mpsc::Sender").field("len", &self.ring.len()).field("capacity", &self.ring.capacity()).finish()
+        f.debug_struct("mpsc::Sender")
+            .field("len", &self.ring.len())
+            .field("capacity", &self.ring.capacity())
+            .finish()
     }
 }
 
@@ -300,6 +334,7 @@ pub struct Receiver<T> {
     ring: Arc<Ring<T>>,
     /// The truth that `ring.head` mirrors.
     head: usize,
+    pace: Pace,
 }
 
 impl<T> Receiver<T> {
@@ -312,7 +347,10 @@ impl<T> Receiver<T> {
         }
         // SAFETY: the stamp says that the slot holds the message of our position, and there is one receiver.
         let message = slot.message.with_mut(|p| unsafe { p.cast::<T>().read() });
-        slot.stamp.store(self.head.wrapping_add(self.ring.shared.lap), Ordering::Release);
+        slot.stamp.store(
+            self.head.wrapping_add(self.ring.shared.lap),
+            Ordering::Release,
+        );
         self.head = self.ring.after(self.head);
         self.ring.head.store(self.head, Ordering::Release);
         Some(message)
@@ -335,6 +373,7 @@ impl<T: Send> Receiver<T> {
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
         if let Some(message) = self.take() {
             self.made_room();
+            self.pace.received();
             return Ok(message);
         }
         let tail = self.ring.tail.load(Ordering::Acquire);
@@ -424,6 +463,10 @@ impl<T: Send> Outlet for &mut Receiver<T> {
 
     fn sleepers(&self) -> &WaitSet {
         &self.ring.shared.for_message
+    }
+
+    fn pace(&mut self) -> &mut Pace {
+        &mut self.pace
     }
 }
 

@@ -109,7 +109,13 @@ impl<T: Send> ReplyPool<T> {
     #[inline]
     pub fn pair(&self) -> Option<(ReplySender<T>, ReplyReceiver<T>)> {
         let node = self.slab.take_node()?;
-        Some((ReplySender { hold: Hold(node) }, ReplyReceiver { hold: Hold(node), done: false }))
+        Some((
+            ReplySender { hold: Hold(node) },
+            ReplyReceiver {
+                hold: Hold(node),
+                done: false,
+            },
+        ))
     }
 
     /// Slots in use.
@@ -126,7 +132,9 @@ impl<T: Send> Default for ReplyPool<T> {
 
 impl<T: Send> fmt::Debug for ReplyPool<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplyPool").field("in_use", &self.in_use()).finish()
+        f.debug_struct("ReplyPool")
+            .field("in_use", &self.in_use())
+            .finish()
     }
 }
 
@@ -147,7 +155,8 @@ impl<T: Send> ReplySender<T> {
         let this = std::mem::ManuallyDrop::new(self);
         let slot = this.hold.slot();
         // SAFETY: the value is ours until `SENT`.
-        slot.value.with_mut(|p| unsafe { p.cast::<T>().write(value) });
+        slot.value
+            .with_mut(|p| unsafe { p.cast::<T>().write(value) });
         if this.leave(SENT) {
             return Ok(());
         }
@@ -182,7 +191,10 @@ impl<T: Send> ReplySender<T> {
             let waiting = state & WAITING != 0;
             // Nobody to wake: all in one step.
             let new = state | outcome | if waiting { 0 } else { SENDER_LEFT };
-            match slot.state.compare_exchange_weak(state, new, Ordering::AcqRel, Ordering::Relaxed) {
+            match slot
+                .state
+                .compare_exchange_weak(state, new, Ordering::AcqRel, Ordering::Relaxed)
+            {
                 Ok(_) if !waiting => return true,
                 Ok(_) => break,
                 Err(now) => state = now,
@@ -264,7 +276,9 @@ impl<T: Send> ReplyReceiver<T> {
             Err(ReplyError::Abandoned)
         };
         self.done = true;
-        if state & SENDER_LEFT != 0 || slot.state.fetch_or(RECEIVER_LEFT, Ordering::AcqRel) & SENDER_LEFT != 0 {
+        if state & SENDER_LEFT != 0
+            || slot.state.fetch_or(RECEIVER_LEFT, Ordering::AcqRel) & SENDER_LEFT != 0
+        {
             // SAFETY: the sender has left and taken the waker if there was one; the value was taken above.
             unsafe { self.hold.release() };
         }
@@ -280,7 +294,12 @@ impl<T: Send> ReplyReceiver<T> {
         let mut state = slot.state.load(Ordering::Acquire);
         // Take an earlier waker back. If that fails the sender has it, and the outcome is set.
         while state & WAITING != 0 && state & (SENT | ABANDONED) == 0 {
-            match slot.state.compare_exchange_weak(state, state & !WAITING, Ordering::AcqRel, Ordering::Acquire) {
+            match slot.state.compare_exchange_weak(
+                state,
+                state & !WAITING,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => state &= !WAITING,
                 Err(now) => state = now,
             }
@@ -289,9 +308,15 @@ impl<T: Send> ReplyReceiver<T> {
             return Some(self.finish(state));
         }
         // SAFETY: without `WAITING` the waker is ours.
-        slot.waker.with_mut(|p| unsafe { (*p).get_or_insert_with(|| waker.clone()).clone_from(waker) });
+        slot.waker
+            .with_mut(|p| unsafe { (*p).get_or_insert_with(|| waker.clone()).clone_from(waker) });
         loop {
-            match slot.state.compare_exchange_weak(state, state | WAITING, Ordering::AcqRel, Ordering::Acquire) {
+            match slot.state.compare_exchange_weak(
+                state,
+                state | WAITING,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => return None,
                 Err(now) if now & (SENT | ABANDONED) != 0 => {
                     // SAFETY: `WAITING` was never set, so the waker is still ours.
@@ -316,7 +341,7 @@ impl<T: Send> ReplyReceiver<T> {
 
     #[inline]
     fn wait(&mut self, deadline: Option<Instant>) -> Result<T, ReplyError> {
-        wait::poll_for(deadline, || self.try_recv())
+        wait::poll_for(deadline, 0, || self.try_recv())
             .or_else(|| wait::sleep_until(deadline, None, |waker| self.poll_with(waker)))
             .unwrap_or(Err(ReplyError::Deadline))
     }
@@ -324,7 +349,10 @@ impl<T: Send> ReplyReceiver<T> {
     /// Tells the answering end that the answer is no longer wanted. It may come all the same.
     pub fn cancel(&self) {
         if !self.done {
-            self.hold.slot().state.fetch_or(CANCELLED, Ordering::Relaxed);
+            self.hold
+                .slot()
+                .state
+                .fetch_or(CANCELLED, Ordering::Relaxed);
         }
     }
 }
@@ -349,7 +377,12 @@ impl<T: Send> Drop for ReplyReceiver<T> {
         while state & (SENT | ABANDONED) == 0 {
             let slot = self.hold.slot();
             // A waker stays behind for the sender to drop.
-            match slot.state.compare_exchange_weak(state, state | RECEIVER_LEFT, Ordering::AcqRel, Ordering::Acquire) {
+            match slot.state.compare_exchange_weak(
+                state,
+                state | RECEIVER_LEFT,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => return,
                 Err(now) => state = now,
             }
