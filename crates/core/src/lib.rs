@@ -1,1 +1,43 @@
+//! The contract between programs and compute devices.
+//!
+//! A program opens a [`Device`] through a [`Runtime`], allocates [`Buffer`]s, describes kernels with a [`KernelSpec`],
+//! and submits commands to [`Stream`]s; each is answered by a [`Ticket`]. A device crate implements [`Backend`] and
+//! executes what it is handed.
+//!
+//! This room owns everything between the two: the queues and who drives them, deadlines, cancellation, priorities,
+//! events, shutdown, the memory pool. It validates every command before it is queued, so a backend only sees commands
+//! whose buffers are its own, whose ranges are inside them and whose bindings are what the kernel declares. It knows no
+//! operation and no hardware, and has no global state.
 
+#![forbid(unsafe_code)]
+
+mod command;
+mod device;
+mod error;
+mod events;
+mod kernel;
+mod marker;
+mod memory;
+mod pool;
+mod road;
+mod runtime;
+mod stream;
+mod ticket;
+mod timer;
+
+pub use command::{
+    Answer, Command, CommandKind, Copy, Fill, Output, Read, Rejected, Request, Synchronize, WaitFor, Write,
+};
+pub use device::{Backend, Device, DeviceInfo, DeviceKind, DeviceOptions, Limits};
+pub use error::{Class, Error, Result};
+pub use events::{Event, Subscription};
+pub use kernel::{
+    Access, Argument, Arguments, Binding, CpuKernel, Dim3, Group, Kernel, KernelSpec, Launch, LaunchBody, Launched,
+    MAX_BINDINGS, MAX_PARAMS, Threads, piece,
+};
+pub use marker::{Marker, Signal};
+pub use memory::{Block, Buffer, BufferId, BufferSlice, Memory, Storage, View};
+pub use pool::{BlockSource, PoolStats};
+pub use runtime::{Found, Provider, Runtime};
+pub use stream::{Priority, Stream, StreamOptions, fan_out, fan_out_with};
+pub use ticket::Ticket;

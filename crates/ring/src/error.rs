@@ -12,11 +12,7 @@ pub struct CapacityError(pub usize);
 
 impl CapacityError {
     pub(crate) fn check(capacity: usize) -> Result<(), Self> {
-        if (1..=MAX_CAPACITY).contains(&capacity) {
-            Ok(())
-        } else {
-            Err(Self(capacity))
-        }
+        if (1..=MAX_CAPACITY).contains(&capacity) { Ok(()) } else { Err(Self(capacity)) }
     }
 }
 

@@ -28,8 +28,7 @@ mod sync;
 mod wait;
 
 pub use error::{
-    CapacityError, MAX_CAPACITY, RecvDeadlineError, RecvError, SendDeadlineError, SendError,
-    TryRecvError, TrySendError,
+    CapacityError, MAX_CAPACITY, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError,
 };
 pub use slab::{Loan, MAX_OUT, Recycle, Slab};
 pub use wait::poll_while_worthwhile;

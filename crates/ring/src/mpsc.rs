@@ -17,10 +17,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::{
     drops::drop_all,
-    error::{
-        CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError,
-        TrySendError,
-    },
+    error::{CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
     sync::{Arc, AtomicUsize, Ordering, UnsafeCell},
     wait::{self, Inlet, Outlet, Pace, Receiving, Sending, WaitSet},
@@ -68,10 +65,7 @@ impl<T> Ring<T> {
             head: CachePadded::new(AtomicUsize::new(0)),
             shared: CachePadded::new(Shared {
                 slots: (0..capacity)
-                    .map(|i| Slot {
-                        stamp: AtomicUsize::new(i),
-                        message: UnsafeCell::new(MaybeUninit::uninit()),
-                    })
+                    .map(|i| Slot { stamp: AtomicUsize::new(i), message: UnsafeCell::new(MaybeUninit::uninit()) })
                     .collect(),
                 closed,
                 lap: closed << 1,
@@ -94,11 +88,7 @@ impl<T> Ring<T> {
     #[inline(always)]
     fn after(&self, position: usize) -> usize {
         let index = self.index(position);
-        if index + 1 < self.capacity() {
-            position + 1
-        } else {
-            (position - index).wrapping_add(self.shared.lap)
-        }
+        if index + 1 < self.capacity() { position + 1 } else { (position - index).wrapping_add(self.shared.lap) }
     }
 
     #[inline(always)]
@@ -107,15 +97,12 @@ impl<T> Ring<T> {
         unsafe { self.shared.slots.get_unchecked(self.index(position)) }
     }
 
-    /// Messages between two positions.
+    /// Messages between two positions; one more than fit if `head` is read while the receiver is about to move it.
     fn distance(&self, head: usize, tail: usize) -> usize {
         let tail = tail & !self.shared.closed;
-        let (laps_apart, head_index) = (
-            (tail - self.index(tail)) != (head - self.index(head)),
-            self.index(head),
-        );
-        // The tail is at most one lap ahead of the head.
-        self.index(tail) + if laps_apart { self.capacity() } else { 0 } - head_index
+        let (head_index, tail_index) = (self.index(head), self.index(tail));
+        let laps = (tail - tail_index).wrapping_sub(head - head_index) / self.shared.lap;
+        laps * self.capacity() + tail_index - head_index
     }
 
     fn len(&self) -> usize {
@@ -139,17 +126,11 @@ impl<T> Ring<T> {
             let slot = self.slot(tail);
             let stamp = slot.stamp.load(Ordering::Acquire);
             if stamp == tail {
-                match self.tail.compare_exchange_weak(
-                    tail,
-                    self.after(tail),
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                ) {
+                match self.tail.compare_exchange_weak(tail, self.after(tail), Ordering::Relaxed, Ordering::Relaxed) {
                     Ok(_) => {
                         // SAFETY: the stamp said that the slot is free for position `tail`, and moving `tail` gave
                         // that position to us alone.
-                        slot.message
-                            .with_mut(|p| unsafe { p.cast::<T>().write(message) });
+                        slot.message.with_mut(|p| unsafe { p.cast::<T>().write(message) });
                         slot.stamp.store(tail + 1, Ordering::Release);
                         fence::light();
                         self.shared.for_message.wake();
@@ -159,8 +140,8 @@ impl<T> Ring<T> {
                 }
             } else {
                 let now = self.tail.load(Ordering::Relaxed);
-                if now == tail && stamp.wrapping_add(self.shared.lap) == tail + 1 {
-                    // The slot still holds the message of the lap before.
+                if now == tail {
+                    // The slot still belongs to the lap before: its message was not received, or is being written.
                     return Err(TrySendError::Full(message));
                 }
                 tail = now;
@@ -194,14 +175,7 @@ impl<T> Ring<T> {
 pub fn bounded<T: Send>(capacity: usize) -> Result<(Sender<T>, Receiver<T>), CapacityError> {
     CapacityError::check(capacity)?;
     let ring = Arc::new(Ring::new(capacity));
-    Ok((
-        Sender { ring: ring.clone() },
-        Receiver {
-            ring,
-            head: 0,
-            pace: Pace::default(),
-        },
-    ))
+    Ok((Sender { ring: ring.clone() }, Receiver { ring, head: 0, pace: Pace::default() }))
 }
 
 /// The sending end of [`bounded`]. Clone it for every thread that sends; when the last one is dropped, the ring closes.
@@ -242,10 +216,7 @@ impl<T: Send> Sender<T> {
     }
 
     /// Sends, awaiting room. Dropped before it is done, the future has sent nothing.
-    pub fn send_async(
-        &self,
-        message: T,
-    ) -> impl Future<Output = Result<(), SendError<T>>> + Send + Unpin + '_ {
+    pub fn send_async(&self, message: T) -> impl Future<Output = Result<(), SendError<T>>> + Send + Unpin + '_ {
         Sending::new(self, message)
     }
 
@@ -295,9 +266,7 @@ impl<T: Send> Inlet for &Sender<T> {
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
         self.ring.shared.senders.fetch_add(1, Ordering::Relaxed);
-        Self {
-            ring: self.ring.clone(),
-        }
+        Self { ring: self.ring.clone() }
     }
 }
 
@@ -311,10 +280,7 @@ impl<T> Drop for Sender<T> {
 
 impl<T> fmt::Debug for Sender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("mpsc::Sender")
-            .field("len", &self.ring.len())
-            .field("capacity", &self.ring.capacity())
-            .finish()
+        f.debug_struct("mpsc::Sender").field("len", &self.ring.len()).field("capacity", &self.ring.capacity()).finish()
     }
 }
 
@@ -347,10 +313,7 @@ impl<T> Receiver<T> {
         }
         // SAFETY: the stamp says that the slot holds the message of our position, and there is one receiver.
         let message = slot.message.with_mut(|p| unsafe { p.cast::<T>().read() });
-        slot.stamp.store(
-            self.head.wrapping_add(self.ring.shared.lap),
-            Ordering::Release,
-        );
+        slot.stamp.store(self.head.wrapping_add(self.ring.shared.lap), Ordering::Release);
         self.head = self.ring.after(self.head);
         self.ring.head.store(self.head, Ordering::Release);
         Some(message)
@@ -361,9 +324,9 @@ impl<T> Receiver<T> {
     fn made_room(&self) {
         fence::light();
         let ring = &*self.ring;
-        ring.shared.for_room.wake_if(|| {
-            ring.distance(self.head, ring.tail.load(Ordering::Relaxed)) <= ring.capacity() / 2
-        });
+        ring.shared
+            .for_room
+            .wake_if(|| ring.distance(self.head, ring.tail.load(Ordering::Relaxed)) <= ring.capacity() / 2);
     }
 }
 

@@ -44,11 +44,7 @@ struct Slot<T> {
 
 impl<T> Default for Slot<T> {
     fn default() -> Self {
-        Self {
-            state: AtomicU32::new(0),
-            waker: UnsafeCell::new(None),
-            value: UnsafeCell::new(MaybeUninit::uninit()),
-        }
+        Self { state: AtomicU32::new(0), waker: UnsafeCell::new(None), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 }
 
@@ -109,13 +105,7 @@ impl<T: Send> ReplyPool<T> {
     #[inline]
     pub fn pair(&self) -> Option<(ReplySender<T>, ReplyReceiver<T>)> {
         let node = self.slab.take_node()?;
-        Some((
-            ReplySender { hold: Hold(node) },
-            ReplyReceiver {
-                hold: Hold(node),
-                done: false,
-            },
-        ))
+        Some((ReplySender { hold: Hold(node) }, ReplyReceiver { hold: Hold(node), done: false }))
     }
 
     /// Slots in use.
@@ -132,9 +122,7 @@ impl<T: Send> Default for ReplyPool<T> {
 
 impl<T: Send> fmt::Debug for ReplyPool<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplyPool")
-            .field("in_use", &self.in_use())
-            .finish()
+        f.debug_struct("ReplyPool").field("in_use", &self.in_use()).finish()
     }
 }
 
@@ -155,8 +143,7 @@ impl<T: Send> ReplySender<T> {
         let this = std::mem::ManuallyDrop::new(self);
         let slot = this.hold.slot();
         // SAFETY: the value is ours until `SENT`.
-        slot.value
-            .with_mut(|p| unsafe { p.cast::<T>().write(value) });
+        slot.value.with_mut(|p| unsafe { p.cast::<T>().write(value) });
         if this.leave(SENT) {
             return Ok(());
         }
@@ -170,7 +157,7 @@ impl<T: Send> ReplySender<T> {
         Err(value)
     }
 
-    /// Whether the asker cancelled, or left without waiting for the answer.
+    /// Whether the asker said that it would rather not have the answer. Leaving without waiting does not say that.
     #[inline]
     pub fn is_cancelled(&self) -> bool {
         self.hold.slot().state.load(Ordering::Relaxed) & CANCELLED != 0
@@ -191,10 +178,7 @@ impl<T: Send> ReplySender<T> {
             let waiting = state & WAITING != 0;
             // Nobody to wake: all in one step.
             let new = state | outcome | if waiting { 0 } else { SENDER_LEFT };
-            match slot
-                .state
-                .compare_exchange_weak(state, new, Ordering::AcqRel, Ordering::Relaxed)
-            {
+            match slot.state.compare_exchange_weak(state, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if !waiting => return true,
                 Ok(_) => break,
                 Err(now) => state = now,
@@ -276,9 +260,7 @@ impl<T: Send> ReplyReceiver<T> {
             Err(ReplyError::Abandoned)
         };
         self.done = true;
-        if state & SENDER_LEFT != 0
-            || slot.state.fetch_or(RECEIVER_LEFT, Ordering::AcqRel) & SENDER_LEFT != 0
-        {
+        if state & SENDER_LEFT != 0 || slot.state.fetch_or(RECEIVER_LEFT, Ordering::AcqRel) & SENDER_LEFT != 0 {
             // SAFETY: the sender has left and taken the waker if there was one; the value was taken above.
             unsafe { self.hold.release() };
         }
@@ -294,12 +276,7 @@ impl<T: Send> ReplyReceiver<T> {
         let mut state = slot.state.load(Ordering::Acquire);
         // Take an earlier waker back. If that fails the sender has it, and the outcome is set.
         while state & WAITING != 0 && state & (SENT | ABANDONED) == 0 {
-            match slot.state.compare_exchange_weak(
-                state,
-                state & !WAITING,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
+            match slot.state.compare_exchange_weak(state, state & !WAITING, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => state &= !WAITING,
                 Err(now) => state = now,
             }
@@ -308,15 +285,9 @@ impl<T: Send> ReplyReceiver<T> {
             return Some(self.finish(state));
         }
         // SAFETY: without `WAITING` the waker is ours.
-        slot.waker
-            .with_mut(|p| unsafe { (*p).get_or_insert_with(|| waker.clone()).clone_from(waker) });
+        slot.waker.with_mut(|p| unsafe { (*p).get_or_insert_with(|| waker.clone()).clone_from(waker) });
         loop {
-            match slot.state.compare_exchange_weak(
-                state,
-                state | WAITING,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
+            match slot.state.compare_exchange_weak(state, state | WAITING, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return None,
                 Err(now) if now & (SENT | ABANDONED) != 0 => {
                     // SAFETY: `WAITING` was never set, so the waker is still ours.
@@ -349,10 +320,7 @@ impl<T: Send> ReplyReceiver<T> {
     /// Tells the answering end that the answer is no longer wanted. It may come all the same.
     pub fn cancel(&self) {
         if !self.done {
-            self.hold
-                .slot()
-                .state
-                .fetch_or(CANCELLED, Ordering::Relaxed);
+            self.hold.slot().state.fetch_or(CANCELLED, Ordering::Relaxed);
         }
     }
 }
@@ -377,12 +345,7 @@ impl<T: Send> Drop for ReplyReceiver<T> {
         while state & (SENT | ABANDONED) == 0 {
             let slot = self.hold.slot();
             // A waker stays behind for the sender to drop.
-            match slot.state.compare_exchange_weak(
-                state,
-                state | RECEIVER_LEFT,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
+            match slot.state.compare_exchange_weak(state, state | RECEIVER_LEFT, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return,
                 Err(now) => state = now,
             }

@@ -15,7 +15,7 @@ use std::{
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering, UnsafeCell, lock};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
 /// What a slab can hold: made on demand, and made reusable again when it comes back.
 ///
@@ -55,7 +55,8 @@ pub(crate) struct Node<T> {
     /// Own index, plus one.
     index: u32,
     home: NonNull<Core<T>>,
-    value: UnsafeCell<T>,
+    /// Not one of the model's cells: both ends of a reply reach into it at once, and what they share is checked there.
+    value: std::cell::UnsafeCell<T>,
 }
 
 struct Core<T> {
@@ -88,13 +89,8 @@ impl<T> Core<T> {
             // SAFETY: nodes live as long as the core. If another thread has taken this one meanwhile, `next` may be
             // anything, and the tag makes the exchange fail.
             let next = unsafe { node.as_ref() }.next.load(Ordering::Relaxed);
-            let new = ((head & STICKY) | u64::from(next))
-                .wrapping_add(ONE_OUT)
-                .wrapping_add(ONE_TAG);
-            match self
-                .head
-                .compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire)
-            {
+            let new = ((head & STICKY) | u64::from(next)).wrapping_add(ONE_OUT).wrapping_add(ONE_TAG);
+            match self.head.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Some(node),
                 Err(now) => head = now,
             }
@@ -107,13 +103,8 @@ impl<T> Core<T> {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             last.next.store((head & INDEX) as u32, Ordering::Relaxed);
-            let new = ((head & STICKY) | u64::from(first))
-                .wrapping_sub(returned * ONE_OUT)
-                .wrapping_add(ONE_TAG);
-            match self
-                .head
-                .compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed)
-            {
+            let new = ((head & STICKY) | u64::from(first)).wrapping_sub(returned * ONE_OUT).wrapping_add(ONE_TAG);
+            match self.head.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return new & OWNERLESS != 0 && new & OUT == 0,
                 Err(now) => head = now,
             }
@@ -138,12 +129,7 @@ impl<T: Default> Core<T> {
         let nodes: Box<[Node<T>]> = (0..count)
             .map(|i| {
                 let index = (start + i + 1) as u32;
-                Node {
-                    next: AtomicU32::new(index + 1),
-                    index,
-                    home,
-                    value: UnsafeCell::new(T::default()),
-                }
+                Node { next: AtomicU32::new(index + 1), index, home, value: std::cell::UnsafeCell::new(T::default()) }
             })
             .collect();
         let nodes = Box::into_raw(nodes) as *mut Node<T>;
@@ -162,9 +148,7 @@ impl<T> Drop for Core<T> {
             let nodes = self.chunks[k].load(Ordering::Relaxed);
             if !nodes.is_null() {
                 // SAFETY: `grow` leaked exactly this slice, and no node is out.
-                drop(unsafe {
-                    Box::from_raw(std::ptr::slice_from_raw_parts_mut(nodes, FIRST << k))
-                });
+                drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(nodes, FIRST << k)) });
             }
         }
     }
@@ -208,9 +192,7 @@ impl<T: Default + Send> Slab<T> {
             chunks: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
             grown: Mutex::new(0),
         };
-        Self {
-            core: NonNull::from(Box::leak(Box::new(core))),
-        }
+        Self { core: NonNull::from(Box::leak(Box::new(core))) }
     }
 
     fn core(&self) -> &Core<T> {
@@ -287,7 +269,7 @@ impl<T> Node<T> {
     }
 
     pub(crate) fn value(&self) -> *mut T {
-        self.value.with_mut(|p| p)
+        self.value.get()
     }
 }
 
@@ -306,9 +288,7 @@ impl<T: Recycle + Send> Loan<T> {
     pub fn sibling(&self) -> Option<Self> {
         // SAFETY: our node keeps its home alive. The slab made for the call must not run its drop: it is not the
         // owner.
-        let slab = std::mem::ManuallyDrop::new(Slab {
-            core: unsafe { self.node.as_ref() }.home,
-        });
+        let slab = std::mem::ManuallyDrop::new(Slab { core: unsafe { self.node.as_ref() }.home });
         slab.take()
     }
 }

@@ -21,10 +21,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::{
     drops::drop_all,
-    error::{
-        CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError,
-        TrySendError,
-    },
+    error::{CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
     sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, UnsafeCell, lock},
     wait::{self, Inlet, Outlet, Pace, Receiving, Sending, WaitSet},
@@ -61,11 +58,7 @@ impl<T> Ring<T> {
     #[inline(always)]
     fn slot(&self, count: usize) -> &UnsafeCell<MaybeUninit<T>> {
         // SAFETY: the number of slots is a power of two, and the mask makes the index smaller.
-        unsafe {
-            self.shared
-                .slots
-                .get_unchecked(count & (self.shared.slots.len() - 1))
-        }
+        unsafe { self.shared.slots.get_unchecked(count & (self.shared.slots.len() - 1)) }
     }
 
     fn len(&self) -> usize {
@@ -114,9 +107,7 @@ pub fn bounded<T: Send>(capacity: usize) -> Result<(Sender<T>, Receiver<T>), Cap
         head: CachePadded::new(AtomicUsize::new(0)),
         tail: CachePadded::new(AtomicUsize::new(0)),
         shared: CachePadded::new(Shared {
-            slots: (0..capacity.next_power_of_two())
-                .map(|_| UnsafeCell::new(MaybeUninit::uninit()))
-                .collect(),
+            slots: (0..capacity.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
             capacity,
             closed: AtomicBool::new(false),
             end: Mutex::new(None),
@@ -124,19 +115,7 @@ pub fn bounded<T: Send>(capacity: usize) -> Result<(Sender<T>, Receiver<T>), Cap
             for_message: WaitSet::new(),
         }),
     });
-    Ok((
-        Sender {
-            ring: ring.clone(),
-            tail: 0,
-            head: 0,
-        },
-        Receiver {
-            ring,
-            head: 0,
-            tail: 0,
-            pace: Pace::default(),
-        },
-    ))
+    Ok((Sender { ring: ring.clone(), tail: 0, head: 0 }, Receiver { ring, head: 0, tail: 0, pace: Pace::default() }))
 }
 
 /// The sending end of [`bounded`]; when it is dropped, the ring closes.
@@ -164,16 +143,11 @@ impl<T: Send> Sender<T> {
         if self.tail.wrapping_sub(self.head) >= ring.shared.capacity {
             self.head = ring.head.load(Ordering::Acquire);
             if self.tail.wrapping_sub(self.head) >= ring.shared.capacity {
-                return Err(if ring.is_closed() {
-                    TrySendError::Closed(message)
-                } else {
-                    TrySendError::Full(message)
-                });
+                return Err(if ring.is_closed() { TrySendError::Closed(message) } else { TrySendError::Full(message) });
             }
         }
         // SAFETY: the receiver is past the message that was in this slot, and only we write.
-        ring.slot(self.tail)
-            .with_mut(|p| unsafe { p.cast::<T>().write(message) });
+        ring.slot(self.tail).with_mut(|p| unsafe { p.cast::<T>().write(message) });
         self.tail = self.tail.wrapping_add(1);
         ring.tail.store(self.tail, Ordering::Release);
         fence::light();
@@ -195,9 +169,7 @@ impl<T: Send> Sender<T> {
                 self.tail = self.tail.wrapping_sub(1);
                 ring.tail.store(self.tail, Ordering::Release);
                 // SAFETY: we wrote this message, and the receiver reads none behind the end.
-                Err(ring
-                    .slot(self.tail)
-                    .with_mut(|p| unsafe { p.cast::<T>().read() }))
+                Err(ring.slot(self.tail).with_mut(|p| unsafe { p.cast::<T>().read() }))
             }
             _ => Ok(()),
         }
@@ -211,28 +183,17 @@ impl<T: Send> Sender<T> {
 
     /// Sends, blocking while the ring is full, until the deadline at most.
     #[inline]
-    pub fn send_deadline(
-        &mut self,
-        message: T,
-        deadline: Instant,
-    ) -> Result<(), SendDeadlineError<T>> {
+    pub fn send_deadline(&mut self, message: T, deadline: Instant) -> Result<(), SendDeadlineError<T>> {
         wait::send(&mut &mut *self, message, Some(deadline))
     }
 
     /// [`Self::send_deadline`] from now on.
-    pub fn send_timeout(
-        &mut self,
-        message: T,
-        timeout: Duration,
-    ) -> Result<(), SendDeadlineError<T>> {
+    pub fn send_timeout(&mut self, message: T, timeout: Duration) -> Result<(), SendDeadlineError<T>> {
         wait::send(&mut &mut *self, message, wait::after(timeout))
     }
 
     /// Sends, awaiting room. Dropped before it is done, the future has sent nothing.
-    pub fn send_async(
-        &mut self,
-        message: T,
-    ) -> impl Future<Output = Result<(), SendError<T>>> + Send + Unpin + '_ {
+    pub fn send_async(&mut self, message: T) -> impl Future<Output = Result<(), SendError<T>>> + Send + Unpin + '_ {
         Sending::new(self, message)
     }
 
@@ -287,9 +248,7 @@ impl<T> Drop for Sender<T> {
 
 impl<T> fmt::Debug for Sender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("spsc::Sender")
-            .field("len", &self.ring.len())
-            .finish_non_exhaustive()
+        f.debug_struct("spsc::Sender").field("len", &self.ring.len()).finish_non_exhaustive()
     }
 }
 
@@ -337,10 +296,7 @@ impl<T> Receiver<T> {
     fn read(&mut self) -> T {
         debug_assert_ne!(self.head, self.tail);
         // SAFETY: `look` saw that the message was published, and only we read.
-        let message = self
-            .ring
-            .slot(self.head)
-            .with_mut(|p| unsafe { p.cast::<T>().read() });
+        let message = self.ring.slot(self.head).with_mut(|p| unsafe { p.cast::<T>().read() });
         self.head = self.head.wrapping_add(1);
         message
     }
@@ -351,9 +307,9 @@ impl<T> Receiver<T> {
         let ring = &*self.ring;
         ring.head.store(self.head, Ordering::Release);
         fence::light();
-        ring.shared.for_room.wake_if(|| {
-            ring.tail.load(Ordering::Relaxed).wrapping_sub(self.head) <= ring.shared.capacity / 2
-        });
+        ring.shared
+            .for_room
+            .wake_if(|| ring.tail.load(Ordering::Relaxed).wrapping_sub(self.head) <= ring.shared.capacity / 2);
     }
 }
 
@@ -464,8 +420,6 @@ impl<T> Drop for Receiver<T> {
 
 impl<T> fmt::Debug for Receiver<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("spsc::Receiver")
-            .field("len", &self.ring.len())
-            .finish_non_exhaustive()
+        f.debug_struct("spsc::Receiver").field("len", &self.ring.len()).finish_non_exhaustive()
     }
 }

@@ -17,9 +17,7 @@ use std::{
 };
 
 use crate::{
-    error::{
-        RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError,
-    },
+    error::{RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
     sync::{AtomicUsize, Mutex, Ordering, lock},
 };
@@ -56,10 +54,7 @@ impl WaitSet {
         fence::prepare();
         #[cfg(not(loom))]
         cores::look();
-        Self {
-            sleeping: AtomicUsize::new(NONE),
-            sleepers: Mutex::new(Sleepers::default()),
-        }
+        Self { sleeping: AtomicUsize::new(NONE), sleepers: Mutex::new(Sleepers::default()) }
     }
 
     /// Announces a sleeper, or replaces its waker. The caller must look at the ring once more before it sleeps.
@@ -113,16 +108,15 @@ impl WaitSet {
     #[cold]
     fn wake_all(&self) {
         let mut sleepers = lock(&self.sleepers);
-        let mut wakers = std::mem::take(&mut sleepers.wakers);
         self.sleeping.store(NONE, Ordering::Relaxed);
-        drop(sleepers);
-        // Outside the lock: a waker is foreign code.
-        for (_, waker) in wakers.drain(..) {
+        // Those who come back meanwhile have later keys: they looked after what we are waking for.
+        let last = sleepers.next_key;
+        while let Some(place) = sleepers.wakers.iter().position(|(key, _)| *key <= last) {
+            let (_, waker) = sleepers.wakers.remove(place);
+            // Outside the lock: a waker is foreign code.
+            drop(sleepers);
             waker.wake();
-        }
-        let mut sleepers = lock(&self.sleepers);
-        if sleepers.wakers.capacity() == 0 {
-            sleepers.wakers = wakers; // keeps the allocation
+            sleepers = lock(&self.sleepers);
         }
     }
 }
@@ -147,8 +141,7 @@ mod cores {
     /// Looks whether this process may run on several cores, until that was seen once.
     pub(super) fn look() {
         if !SEVERAL.load(Ordering::Relaxed) {
-            let several =
-                std::thread::available_parallelism().is_ok_and(|n| n.get() > 1) || threads_differ();
+            let several = std::thread::available_parallelism().is_ok_and(|n| n.get() > 1) || threads_differ();
             SEVERAL.store(several, Ordering::Relaxed);
         }
     }
@@ -164,9 +157,7 @@ mod cores {
         };
         let mut masks = tasks.filter_map(|task| {
             let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
-            let mask = status
-                .lines()
-                .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+            let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
             Some(mask.trim().to_owned())
         });
         let Some(first) = masks.next() else {
@@ -212,11 +203,7 @@ pub(crate) fn poll_for<R>(
 }
 
 #[cfg(loom)]
-pub(crate) fn poll_for<R>(
-    _: Option<Instant>,
-    _: u32,
-    mut attempt: impl FnMut() -> Option<R>,
-) -> Option<R> {
+pub(crate) fn poll_for<R>(_: Option<Instant>, _: u32, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
     attempt()
 }
 
@@ -251,22 +238,18 @@ impl Pace {
         self.streaming = tried && self.run >= BATCH;
         self.run = 0;
         self.empty = self.empty.wrapping_add(1);
-        if self.streaming || self.empty % TRY_EVERY == 1 {
-            HEAD_START
-        } else {
-            0
-        }
+        if self.streaming || self.empty % TRY_EVERY == 1 { HEAD_START } else { 0 }
     }
 }
 
+#[cfg(not(loom))]
 mod parking {
     use std::{
         sync::Arc,
         task::{Wake, Waker},
+        thread,
         time::Duration,
     };
-
-    use crate::sync::thread;
 
     struct Unpark(thread::Thread);
 
@@ -285,28 +268,44 @@ mod parking {
     }
 
     /// The waker of this thread: made once, so that sleeping does not allocate.
-    #[cfg(not(loom))]
     pub(super) fn waker() -> Waker {
         thread_local!(static WAKER: Waker = new_waker());
         WAKER.try_with(Waker::clone).unwrap_or_else(|_| new_waker())
     }
 
-    #[cfg(loom)]
-    pub(super) fn waker() -> Waker {
-        new_waker()
-    }
-
-    #[cfg(not(loom))]
     pub(super) fn park(timeout: Option<Duration>) {
         match timeout {
             Some(timeout) => thread::park_timeout(timeout),
             None => thread::park(),
         }
     }
+}
 
-    #[cfg(loom)]
+/// Loom's `unpark` also wakes a thread that waits for a lock, so its models sleep on a notification instead.
+#[cfg(loom)]
+mod parking {
+    use std::{
+        sync::Arc,
+        task::{Wake, Waker},
+        time::Duration,
+    };
+
+    struct Unpark(loom::sync::Notify);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.notify();
+        }
+    }
+
+    loom::thread_local!(static UNPARK: Arc<Unpark> = Arc::new(Unpark(loom::sync::Notify::new())));
+
+    pub(super) fn waker() -> Waker {
+        UNPARK.with(|unpark| Waker::from(unpark.clone()))
+    }
+
     pub(super) fn park(_: Option<Duration>) {
-        thread::park();
+        UNPARK.with(|unpark| unpark.0.wait());
     }
 }
 
@@ -412,10 +411,7 @@ fn send_slowly<I: Inlet>(
 }
 
 /// Receives, waiting for a message until the deadline.
-pub(crate) fn recv<O: Outlet>(
-    outlet: &mut O,
-    deadline: Option<Instant>,
-) -> Result<O::Message, RecvDeadlineError> {
+pub(crate) fn recv<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Result<O::Message, RecvDeadlineError> {
     match outlet.attempt() {
         Ok(message) => Ok(message),
         Err(TryRecvError::Closed) => Err(RecvDeadlineError::Closed),
@@ -423,10 +419,7 @@ pub(crate) fn recv<O: Outlet>(
     }
 }
 
-fn recv_slowly<O: Outlet>(
-    outlet: &mut O,
-    deadline: Option<Instant>,
-) -> Result<O::Message, RecvDeadlineError> {
+fn recv_slowly<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Result<O::Message, RecvDeadlineError> {
     fn attempt<O: Outlet>(outlet: &mut O) -> Option<Result<O::Message, RecvDeadlineError>> {
         match outlet.attempt() {
             Ok(message) => Some(Ok(message)),
@@ -460,11 +453,7 @@ pub(crate) struct Sending<I: Inlet> {
 
 impl<I: Inlet> Sending<I> {
     pub(crate) fn new(inlet: I, message: I::Message) -> Self {
-        Self {
-            inlet,
-            kept: Some(message),
-            key: None,
-        }
+        Self { inlet, kept: Some(message), key: None }
     }
 }
 
@@ -486,9 +475,7 @@ impl<I: Inlet> Future for Sending<I> {
                 Err(TrySendError::Full(message)) => this.kept = Some(message),
             }
             if !registered {
-                this.inlet
-                    .sleepers()
-                    .register(&mut this.key, cx.waker(), EAGER);
+                this.inlet.sleepers().register(&mut this.key, cx.waker(), EAGER);
             }
         }
         Poll::Pending
@@ -532,9 +519,7 @@ impl<O: Outlet> Future for Receiving<O> {
                 Err(TryRecvError::Empty) => {}
             }
             if !registered {
-                this.outlet
-                    .sleepers()
-                    .register(&mut this.key, cx.waker(), EAGER);
+                this.outlet.sleepers().register(&mut this.key, cx.waker(), EAGER);
             }
         }
         Poll::Pending

@@ -1,0 +1,284 @@
+//! What can be asked of a device.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::{
+    Error, Result,
+    device::Limits,
+    kernel::Launch,
+    marker::{Marker, Signal},
+    memory::{BufferSlice, View},
+    road::BRIEF_BYTES,
+};
+
+/// Moves bytes into a buffer. Made by [`crate::Buffer::write`].
+#[derive(Debug, Clone)]
+pub struct Write {
+    /// Where to.
+    pub to: BufferSlice,
+    /// What.
+    pub data: Bytes,
+}
+
+/// Reads a range of a buffer. Made by [`crate::Buffer::read`].
+#[derive(Debug, Clone)]
+pub struct Read {
+    /// What from.
+    pub from: BufferSlice,
+}
+
+/// Copies from one place to another. Made by [`crate::Buffer::copy_to`].
+#[derive(Debug, Clone)]
+pub struct Copy {
+    /// Where from.
+    pub from: BufferSlice,
+    /// Where to, as long as `from`.
+    pub to: BufferSlice,
+}
+
+/// Sets bytes to one value. Made by [`crate::Buffer::fill`].
+#[derive(Debug, Clone)]
+pub struct Fill {
+    /// Where.
+    pub to: BufferSlice,
+    /// What every byte becomes.
+    pub value: u8,
+}
+
+/// Finishes when everything before it on the stream has, and brings the first error that nobody waited for.
+#[derive(Debug, Clone, Copy)]
+pub struct Synchronize;
+
+/// Waits on this stream until another has reached a marker. Made by [`Marker::wait`].
+#[derive(Debug, Clone)]
+pub struct WaitFor(pub(crate) Marker);
+
+/// One command. Its payload is shared with whoever made it, never copied on the way.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Command {
+    /// Bytes into a buffer.
+    Write(Write),
+    /// Bytes out of a buffer.
+    Read(Read),
+    /// Bytes from buffer to buffer.
+    Copy(Copy),
+    /// One byte many times.
+    Fill(Fill),
+    /// A kernel.
+    Launch(Launch),
+    /// The end of all before it.
+    Synchronize,
+    /// Lets those go on who wait for the marker.
+    Mark(Signal),
+    /// Waits for a marker.
+    WaitFor(Marker),
+}
+
+/// The sort of a [`Command`], for events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CommandKind {
+    /// Bytes into a buffer.
+    Write,
+    /// Bytes out of a buffer.
+    Read,
+    /// Bytes from buffer to buffer.
+    Copy,
+    /// One byte many times.
+    Fill,
+    /// A kernel.
+    Launch,
+    /// The end of all before it.
+    Synchronize,
+    /// Lets those go on who wait for the marker.
+    Mark,
+    /// Waits for a marker.
+    WaitFor,
+}
+
+impl Command {
+    /// Its sort.
+    pub fn kind(&self) -> CommandKind {
+        match self {
+            Self::Write(_) => CommandKind::Write,
+            Self::Read(_) => CommandKind::Read,
+            Self::Copy(_) => CommandKind::Copy,
+            Self::Fill(_) => CommandKind::Fill,
+            Self::Launch(_) => CommandKind::Launch,
+            Self::Synchronize => CommandKind::Synchronize,
+            Self::Mark(_) => CommandKind::Mark,
+            Self::WaitFor(_) => CommandKind::WaitFor,
+        }
+    }
+
+    /// Checks everything that can be checked before it runs.
+    #[inline]
+    pub(crate) fn check(&self, device: u64, limits: &Limits) -> Result<()> {
+        match self {
+            Self::Write(write) => write.check(device),
+            Self::Read(read) => read.from.check(device, false),
+            Self::Fill(fill) => fill.to.check(device, true),
+            Self::Copy(copy) => copy.check(device),
+            Self::Launch(launch) => launch.check(device, limits),
+            Self::Synchronize | Self::Mark(_) | Self::WaitFor(_) => Ok(()),
+        }
+    }
+
+    /// Whether it takes so little time that a waiting caller may run it on its own thread.
+    #[inline]
+    pub(crate) fn is_brief(&self) -> bool {
+        match self {
+            Self::Write(write) => write.to.len <= BRIEF_BYTES,
+            Self::Read(_) | Self::Synchronize | Self::Mark(_) => true,
+            Self::Copy(copy) => copy.to.len <= BRIEF_BYTES,
+            Self::Fill(fill) => fill.to.len <= BRIEF_BYTES,
+            Self::Launch(launch) => launch.is_brief(),
+            Self::WaitFor(marker) => marker.is_decided(),
+        }
+    }
+
+    /// The same command for another stream: buffers and payload are shared. Of a marker's command, every duplicate has
+    /// to be reached before the marker is.
+    pub fn duplicate(&self) -> Result<Self> {
+        Ok(match self {
+            Self::Write(write) => Self::Write(write.clone()),
+            Self::Read(read) => Self::Read(read.clone()),
+            Self::Copy(copy) => Self::Copy(copy.clone()),
+            Self::Fill(fill) => Self::Fill(fill.clone()),
+            Self::Launch(launch) => Self::Launch(launch.duplicate()?),
+            Self::Synchronize => Self::Synchronize,
+            Self::Mark(signal) => Self::Mark(signal.duplicate()),
+            Self::WaitFor(marker) => Self::WaitFor(marker.clone()),
+        })
+    }
+}
+
+impl Write {
+    fn check(&self, device: u64) -> Result<()> {
+        self.to.check(device, true)?;
+        if self.data.len() != self.to.len {
+            let (offset, len) = (self.to.offset as u64, self.data.len() as u64);
+            return Err(Error::OutOfRange { offset, len, size: self.to.len as u64 });
+        }
+        Ok(())
+    }
+}
+
+impl Copy {
+    fn check(&self, device: u64) -> Result<()> {
+        self.from.check(device, false)?;
+        self.to.check(device, true)?;
+        if self.from.len != self.to.len {
+            let (offset, len) = (self.to.offset as u64, self.to.len as u64);
+            return Err(Error::OutOfRange { offset, len, size: self.from.len as u64 });
+        }
+        Ok(())
+    }
+}
+
+/// What a command brings back.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Output {
+    /// It is done.
+    Done,
+    /// The bytes that were read.
+    View(View),
+}
+
+/// Something that can be submitted, and what its ticket gives.
+pub trait Request: Into<Command> {
+    /// What comes back.
+    type Answer: Answer;
+}
+
+/// What a ticket can give.
+pub trait Answer: Sized + Send + 'static {
+    /// For tickets: picks it out of what the device brought.
+    fn from_output(output: Output) -> Result<Self>;
+}
+
+impl Answer for () {
+    fn from_output(_: Output) -> Result<Self> {
+        Ok(())
+    }
+}
+
+impl Answer for Output {
+    fn from_output(output: Output) -> Result<Self> {
+        Ok(output)
+    }
+}
+
+impl Answer for View {
+    fn from_output(output: Output) -> Result<Self> {
+        match output {
+            Output::View(view) => Ok(view),
+            Output::Done => Err(Error::Invalid("the device answered a read without bytes".into())),
+        }
+    }
+}
+
+macro_rules! requests {
+    ($($name:ty => $answer:ty, $into:expr;)+) => {$(
+        impl From<$name> for Command {
+            #[inline]
+            fn from(request: $name) -> Self {
+                #[allow(clippy::redundant_closure_call, reason = "one shape for all")]
+                ($into)(request)
+            }
+        }
+        impl Request for $name {
+            type Answer = $answer;
+        }
+    )+};
+}
+requests! {
+    Write => (), Command::Write;
+    Read => View, Command::Read;
+    Copy => (), Command::Copy;
+    Fill => (), Command::Fill;
+    Launch => (), Command::Launch;
+    Signal => (), Command::Mark;
+    Synchronize => (), |_| Command::Synchronize;
+    WaitFor => (), |wait: WaitFor| Command::WaitFor(wait.0);
+}
+
+impl Request for Command {
+    type Answer = Output;
+}
+
+/// A command that was not accepted, and why. It is handed back whole.
+pub struct Rejected {
+    /// Why.
+    pub error: Error,
+    /// What was to be submitted.
+    pub command: Command,
+}
+
+impl From<Rejected> for Error {
+    fn from(rejected: Rejected) -> Self {
+        rejected.error
+    }
+}
+
+impl fmt::Debug for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} was rejected: {}", self.command.kind(), self.error)
+    }
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Rejected {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}

@@ -1,0 +1,135 @@
+//! Events: what happens on a device, for those who want to watch. Watching never slows the device: every subscriber has
+//! a bounded queue, and what does not fit is counted instead.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use millrace_ring::{CapacityError, RecvDeadlineError, mpsc};
+
+use crate::{CommandKind, Error};
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A stream was opened.
+    StreamOpened {
+        /// Its number.
+        stream: u64,
+    },
+    /// A stream's last handle is gone and everything on it has run.
+    StreamClosed {
+        /// Its number.
+        stream: u64,
+    },
+    /// A command finished.
+    Completed {
+        /// The stream's number.
+        stream: u64,
+        /// What it was.
+        command: CommandKind,
+    },
+    /// A command failed, was cancelled, aborted or too late.
+    Failed {
+        /// The stream's number.
+        stream: u64,
+        /// What it was.
+        command: CommandKind,
+        /// Why.
+        error: Error,
+    },
+    /// The device takes no more commands.
+    ShuttingDown {
+        /// Whether waiting commands are dropped instead of run.
+        abort: bool,
+    },
+}
+
+/// A subscriber's end: events in order, with a count of those that did not fit.
+///
+/// Events that happen while the queue is full are lost to this subscriber alone, and [`Self::missed`] says how many.
+#[derive(Debug)]
+pub struct Subscription {
+    receiver: mpsc::Receiver<Event>,
+    missed: Arc<AtomicU64>,
+    told: u64,
+}
+
+impl Subscription {
+    /// The next event, if one is waiting.
+    pub fn try_next(&mut self) -> Option<Event> {
+        self.receiver.try_recv().ok()
+    }
+
+    /// The next event; `None` when the device is gone.
+    #[allow(clippy::should_implement_trait, reason = "it blocks, and the subscription stays usable beside it")]
+    pub fn next(&mut self) -> Option<Event> {
+        self.receiver.recv().ok()
+    }
+
+    /// The next event before the deadline.
+    pub fn next_deadline(&mut self, deadline: Instant) -> Result<Event, RecvDeadlineError> {
+        self.receiver.recv_deadline(deadline)
+    }
+
+    /// The next event; `None` when the device is gone.
+    pub async fn next_async(&mut self) -> Option<Event> {
+        self.receiver.recv_async().await.ok()
+    }
+
+    /// How many events did not fit since this was last asked.
+    pub fn missed(&mut self) -> u64 {
+        let missed = self.missed.load(Ordering::Relaxed);
+        missed - std::mem::replace(&mut self.told, missed)
+    }
+}
+
+#[derive(Debug)]
+struct Subscriber {
+    sender: mpsc::Sender<Event>,
+    missed: Arc<AtomicU64>,
+}
+
+/// The device's side.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    /// How many subscribe, so that nobody watching costs one load.
+    count: AtomicUsize,
+    subscribers: Mutex<Vec<Subscriber>>,
+}
+
+impl Events {
+    pub(crate) fn subscribe(&self, capacity: usize) -> Result<Subscription, CapacityError> {
+        let (sender, receiver) = mpsc::bounded(capacity)?;
+        let missed = Arc::new(AtomicU64::new(0));
+        let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
+        subscribers.push(Subscriber { sender, missed: missed.clone() });
+        self.count.store(subscribers.len(), Ordering::Relaxed);
+        Ok(Subscription { receiver, missed, told: 0 })
+    }
+
+    #[inline]
+    pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
+        if self.count.load(Ordering::Relaxed) > 0 {
+            self.send(&event());
+        }
+    }
+
+    fn send(&self, event: &Event) {
+        let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
+        subscribers.retain(|subscriber| match subscriber.sender.try_send(event.clone()) {
+            Ok(()) => true,
+            Err(millrace_ring::TrySendError::Full(_)) => {
+                subscriber.missed.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            Err(millrace_ring::TrySendError::Closed(_)) => false,
+        });
+        self.count.store(subscribers.len(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,601 @@
+//! Kernels: what they are called, what they bind, and the code for each kind of device.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use arrayvec::ArrayVec;
+use bytemuck::{AnyBitPattern, NoUninit};
+use millrace_ring::{Loan, Recycle, Slab};
+
+use crate::{
+    Error, Result,
+    memory::{Buffer, BufferSlice},
+};
+
+/// The most buffers one launch can bind.
+pub const MAX_BINDINGS: usize = 8;
+/// The most bytes of parameters one launch can carry.
+pub const MAX_PARAMS: usize = 128;
+
+/// Sizes in three directions.
+///
+/// ```
+/// use millrace_core::Dim3;
+/// assert_eq!(Dim3::from([4, 2]).volume(), 8);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Dim3 {
+    /// The direction that changes fastest.
+    pub x: u32,
+    /// The second direction.
+    pub y: u32,
+    /// The third direction.
+    pub z: u32,
+}
+
+impl Dim3 {
+    /// One in every direction.
+    pub const ONE: Self = Self { x: 1, y: 1, z: 1 };
+
+    /// The product of all three.
+    pub fn volume(self) -> u64 {
+        // Wraps only beyond limits that are checked before.
+        u64::from(self.x).saturating_mul(u64::from(self.y)).saturating_mul(u64::from(self.z))
+    }
+
+    /// The three as an array, `x` first.
+    pub fn to_array(self) -> [u32; 3] {
+        [self.x, self.y, self.z]
+    }
+}
+
+impl Default for Dim3 {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+impl From<u32> for Dim3 {
+    fn from(x: u32) -> Self {
+        Self { x, y: 1, z: 1 }
+    }
+}
+
+impl From<[u32; 2]> for Dim3 {
+    fn from([x, y]: [u32; 2]) -> Self {
+        Self { x, y, z: 1 }
+    }
+}
+
+impl From<[u32; 3]> for Dim3 {
+    fn from([x, y, z]: [u32; 3]) -> Self {
+        Self { x, y, z }
+    }
+}
+
+/// What a kernel does with a binding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Reads it.
+    Read,
+    /// Reads and writes it, or writes only some of it.
+    ReadWrite,
+    /// Writes all of it and reads nothing: never-written bytes need not be made zero first.
+    Overwrite,
+}
+
+impl Access {
+    /// Whether the kernel changes the binding.
+    pub fn writes(self) -> bool {
+        self != Self::Read
+    }
+}
+
+/// One buffer that a kernel takes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Binding {
+    /// What the kernel calls it.
+    pub name: Arc<str>,
+    /// What the kernel does with it.
+    pub access: Access,
+    /// Bytes of an element: offsets and lengths are multiples of it, and a group's piece is counted in it.
+    pub element: usize,
+    /// Elements that one thread of the grid writes.
+    pub per_thread: usize,
+}
+
+/// A kernel as its author describes it: a name, its bindings, and code for the devices it can run on.
+///
+/// ```
+/// use millrace_core::{Access, CpuKernel, KernelSpec};
+/// let double = KernelSpec::new("double")
+///     .binding::<f32>("x", Access::Read)
+///     .binding::<f32>("y", Access::Overwrite)
+///     .cpu(CpuKernel::per_group(|group| {
+///         let (x, y) = (group.input::<f32>(0), group.output::<f32>(1));
+///         let start = group.start(1);
+///         for (i, y) in y.iter_mut().enumerate() {
+///             *y = 2.0 * x[start + i];
+///         }
+///     }));
+/// assert_eq!(double.bindings().len(), 2);
+/// ```
+#[derive(Debug, Clone)]
+pub struct KernelSpec {
+    name: Arc<str>,
+    bindings: Vec<Binding>,
+    params: usize,
+    cpu: Option<CpuKernel>,
+}
+
+impl KernelSpec {
+    /// A kernel without bindings, parameters or code.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self { name: name.into(), bindings: Vec::new(), params: 0, cpu: None }
+    }
+
+    /// Adds a buffer of `T`s.
+    pub fn binding<T>(self, name: impl Into<Arc<str>>, access: Access) -> Self {
+        self.binding_of(Binding { name: name.into(), access, element: size_of::<T>(), per_thread: 1 })
+    }
+
+    /// Adds a buffer, described in full.
+    pub fn binding_of(mut self, binding: Binding) -> Self {
+        self.bindings.push(binding);
+        self
+    }
+
+    /// Says that every launch carries a `T` of parameters.
+    pub fn params<T: NoUninit>(mut self) -> Self {
+        self.params = size_of::<T>();
+        self
+    }
+
+    /// Sets the code for the CPU device.
+    pub fn cpu(mut self, code: CpuKernel) -> Self {
+        self.cpu = Some(code);
+        self
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Its buffers, in the order a launch binds them.
+    pub fn bindings(&self) -> &[Binding] {
+        &self.bindings
+    }
+
+    /// Bytes of parameters.
+    pub fn params_len(&self) -> usize {
+        self.params
+    }
+
+    /// The code for the CPU device.
+    pub fn cpu_code(&self) -> Option<&CpuKernel> {
+        self.cpu.as_ref()
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let invalid = |what: String| Err(Error::Invalid(format!("kernel {}: {what}", self.name).into()));
+        if self.bindings.len() > MAX_BINDINGS {
+            return invalid(format!("{} bindings are more than {MAX_BINDINGS}", self.bindings.len()));
+        }
+        if self.params > MAX_PARAMS {
+            return invalid(format!("{} bytes of parameters are more than {MAX_PARAMS}", self.params));
+        }
+        if let Some(empty) = self.bindings.iter().find(|b| b.element == 0 || b.per_thread == 0) {
+            return invalid(format!("binding {} has elements of size zero", empty.name));
+        }
+        Ok(())
+    }
+}
+
+type PerGroup = dyn Fn(&mut Group<'_>) + Send + Sync;
+type Whole = dyn Fn(&mut Launched<'_>) + Send + Sync;
+
+/// Code for the CPU device.
+#[derive(Clone)]
+pub enum CpuKernel {
+    /// Called once for every group of the grid, on several threads. Each group writes its own piece of the outputs.
+    PerGroup(Arc<PerGroup>),
+    /// Called once for the launch, with all of the outputs; it may use the device's threads by itself.
+    Whole(Arc<Whole>),
+}
+
+impl CpuKernel {
+    /// Code that is called once for every group of the grid.
+    pub fn per_group(code: impl Fn(&mut Group<'_>) + Send + Sync + 'static) -> Self {
+        Self::PerGroup(Arc::new(code))
+    }
+
+    /// Code that is called once for the launch.
+    pub fn whole(code: impl Fn(&mut Launched<'_>) + Send + Sync + 'static) -> Self {
+        Self::Whole(Arc::new(code))
+    }
+}
+
+impl fmt::Debug for CpuKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PerGroup(_) => "CpuKernel::PerGroup",
+            Self::Whole(_) => "CpuKernel::Whole",
+        })
+    }
+}
+
+/// A bound buffer, as CPU code sees it.
+#[derive(Debug)]
+pub enum Argument<'a> {
+    /// Bytes to read.
+    Input(&'a [u8]),
+    /// Bytes to write: all of them, or this group's.
+    Output(&'a mut [u8]),
+    /// An output that the code has already taken.
+    Taken,
+}
+
+/// A launch's arguments, in the kernel's order.
+pub type Arguments<'a> = ArrayVec<Argument<'a>, MAX_BINDINGS>;
+
+/// What both kinds of CPU code get to see.
+macro_rules! arguments {
+    ($name:ident) => {
+        impl<'a> $name<'a> {
+            /// All elements of a binding that is only read.
+            ///
+            /// # Panics
+            /// If the kernel does not declare binding `index` as read-only, or with elements of another size.
+            pub fn input<T: AnyBitPattern>(&self, index: usize) -> &'a [T] {
+                match self.arguments.get(index) {
+                    Some(Argument::Input(bytes)) => bytemuck::cast_slice(bytes),
+                    _ => panic!("binding {index} is not an input"),
+                }
+            }
+
+            /// The elements of a written binding that are this call's to write. Each can be taken once.
+            ///
+            /// # Panics
+            /// If the kernel does not declare binding `index` as written, or with elements of another size, or if it
+            /// was taken before.
+            pub fn output<T: AnyBitPattern + NoUninit>(&mut self, index: usize) -> &'a mut [T] {
+                match self.arguments.get_mut(index).map(|a| std::mem::replace(a, Argument::Taken)) {
+                    Some(Argument::Output(bytes)) => bytemuck::cast_slice_mut(bytes),
+                    _ => panic!("binding {index} is not an output, or was taken before"),
+                }
+            }
+
+            /// The launch's parameters.
+            ///
+            /// # Panics
+            /// If the kernel declares parameters of another size.
+            pub fn params<T: AnyBitPattern>(&self) -> T {
+                bytemuck::pod_read_unaligned(self.params)
+            }
+
+            /// Groups of the launch.
+            pub fn grid(&self) -> Dim3 {
+                self.grid
+            }
+
+            /// Threads of a group.
+            pub fn block(&self) -> Dim3 {
+                self.block
+            }
+        }
+    };
+}
+
+/// One group of a launch, for [`CpuKernel::per_group`].
+#[derive(Debug)]
+pub struct Group<'a> {
+    /// Which of the grid's groups this is.
+    pub id: Dim3,
+    /// The same as one number.
+    pub index: u64,
+    grid: Dim3,
+    block: Dim3,
+    params: &'a [u8],
+    arguments: Arguments<'a>,
+    bindings: &'a [Binding],
+}
+arguments!(Group);
+
+impl<'a> Group<'a> {
+    /// For backends: group `index` of a launch.
+    pub fn new(index: u64, launch: &'a LaunchBody, bindings: &'a [Binding], arguments: Arguments<'a>) -> Self {
+        let (x, y) = (u64::from(launch.grid.x), u64::from(launch.grid.y));
+        let id = [index % x, index / x % y, index / (x * y)].map(|n| n as u32);
+        Self {
+            id: id.into(),
+            index,
+            grid: launch.grid,
+            block: launch.block,
+            params: &launch.params,
+            arguments,
+            bindings,
+        }
+    }
+
+    /// The position, in the whole of binding `index`, of the first element of this group's piece.
+    pub fn start(&self, index: usize) -> usize {
+        self.index as usize * piece(&self.bindings[index], self.block)
+    }
+}
+
+/// Elements of a written binding that are one group's: one per thread, unless the kernel says more.
+pub fn piece(binding: &Binding, block: Dim3) -> usize {
+    binding.per_thread * block.volume() as usize
+}
+
+/// A launch, for [`CpuKernel::whole`].
+pub struct Launched<'a> {
+    grid: Dim3,
+    block: Dim3,
+    params: &'a [u8],
+    arguments: Arguments<'a>,
+    threads: &'a dyn Threads,
+}
+arguments!(Launched);
+
+impl<'a> Launched<'a> {
+    /// For backends: a launch over all of its arguments.
+    pub fn new(launch: &'a LaunchBody, arguments: Arguments<'a>, threads: &'a dyn Threads) -> Self {
+        Self { grid: launch.grid, block: launch.block, params: &launch.params, arguments, threads }
+    }
+
+    /// The device's threads.
+    pub fn threads(&self) -> &'a dyn Threads {
+        self.threads
+    }
+}
+
+impl fmt::Debug for Launched<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Launched").field("grid", &self.grid).field("block", &self.block).finish_non_exhaustive()
+    }
+}
+
+/// The threads of a CPU device.
+pub trait Threads: Sync {
+    /// How many can run at once.
+    fn count(&self) -> usize;
+    /// Calls `each` with every number below `n`, on several threads, and returns when all calls have.
+    fn for_each(&self, n: u64, each: &(dyn Fn(u64) + Sync));
+}
+
+/// A kernel that a device has accepted. Clones are handles of the same kernel.
+#[derive(Clone)]
+pub struct Kernel {
+    pub(crate) inner: Arc<KernelInner>,
+}
+
+pub(crate) struct KernelInner {
+    pub(crate) device: u64,
+    pub(crate) spec: KernelSpec,
+    launches: Arc<Slab<LaunchBody>>,
+    /// The longest of its recent launches in nanoseconds; zero before the first.
+    longest: AtomicU64,
+}
+
+impl Kernel {
+    pub(crate) fn new(device: u64, spec: KernelSpec, launches: Arc<Slab<LaunchBody>>) -> Self {
+        Self { inner: Arc::new(KernelInner { device, spec, launches, longest: AtomicU64::new(0) }) }
+    }
+
+    /// What it was made from.
+    pub fn spec(&self) -> &KernelSpec {
+        &self.inner.spec
+    }
+
+    /// A launch of one group of one thread with nothing bound; say the rest on what is returned.
+    ///
+    /// # Panics
+    /// If a million launches are being prepared or are in flight.
+    #[inline]
+    pub fn launch(&self) -> Launch {
+        let Some(mut body) = self.inner.launches.take() else {
+            panic!("{} launches are in flight", millrace_ring::MAX_OUT)
+        };
+        body.kernel = Some(self.clone());
+        Launch { body }
+    }
+
+    /// The longest of its recent launches; none before the first.
+    pub fn longest(&self) -> Option<Duration> {
+        match self.inner.longest.load(Ordering::Relaxed) {
+            0 => None,
+            ns => Some(Duration::from_nanos(ns)),
+        }
+    }
+
+    /// For the driver: takes note of how long a launch took. An outlier is forgotten over some dozens of launches.
+    pub(crate) fn took(&self, time: Duration) {
+        let ns = (time.as_nanos() as u64).max(1);
+        let longest = self.inner.longest.load(Ordering::Relaxed);
+        let next = ns.max(longest - longest / 16);
+        if next != longest {
+            self.inner.longest.store(next, Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Kernel").field(&self.inner.spec.name).finish()
+    }
+}
+
+/// What a launch consists of, for backends.
+#[derive(Debug, Default)]
+pub struct LaunchBody {
+    kernel: Option<Kernel>,
+    bindings: ArrayVec<BufferSlice, MAX_BINDINGS>,
+    /// Bindings that were given, also beyond what fits.
+    bound: usize,
+    params: ArrayVec<u8, MAX_PARAMS>,
+    /// Bytes of parameters that were given, also beyond what fits.
+    params_given: usize,
+    grid: Dim3,
+    block: Dim3,
+}
+
+impl LaunchBody {
+    /// The kernel to run.
+    pub fn kernel(&self) -> &Kernel {
+        match &self.kernel {
+            Some(kernel) => kernel,
+            None => unreachable!("a launch is made by its kernel"),
+        }
+    }
+
+    /// What is bound, in the kernel's order.
+    pub fn bindings(&self) -> &[BufferSlice] {
+        &self.bindings
+    }
+
+    /// Groups.
+    pub fn grid(&self) -> Dim3 {
+        self.grid
+    }
+
+    /// Threads of a group.
+    pub fn block(&self) -> Dim3 {
+        self.block
+    }
+}
+
+impl Recycle for LaunchBody {
+    fn recycle(&mut self) {
+        self.bindings.clear();
+        self.params.clear();
+        (self.kernel, self.bound, self.params_given) = (None, 0, 0);
+        (self.grid, self.block) = (Dim3::ONE, Dim3::ONE);
+    }
+}
+
+/// A kernel with its arguments. It is written in place into memory that is used again, so building one allocates
+/// nothing.
+#[derive(Debug)]
+pub struct Launch {
+    body: Loan<LaunchBody>,
+}
+
+impl Launch {
+    /// Binds the next buffer, or a part of one.
+    #[inline]
+    pub fn bind(mut self, slice: impl Into<BufferSlice>) -> Self {
+        self.body.bound += 1;
+        // Too many are counted, and answered with an error when the launch is submitted.
+        let _ = self.body.bindings.try_push(slice.into());
+        self
+    }
+
+    /// Sets the parameters.
+    #[inline]
+    pub fn params<T: NoUninit>(mut self, params: &T) -> Self {
+        let bytes = bytemuck::bytes_of(params);
+        self.body.params.clear();
+        self.body.params_given = bytes.len();
+        // Longer than any kernel's: answered with an error when the launch is submitted.
+        let fits = &bytes[..bytes.len().min(MAX_PARAMS)];
+        let _ = self.body.params.try_extend_from_slice(fits);
+        self
+    }
+
+    /// Sets the number of groups.
+    pub fn grid(mut self, groups: impl Into<Dim3>) -> Self {
+        self.body.grid = groups.into();
+        self
+    }
+
+    /// Sets the number of threads of a group.
+    pub fn block(mut self, threads: impl Into<Dim3>) -> Self {
+        self.body.block = threads.into();
+        self
+    }
+
+    /// Sets a one-dimensional geometry of at least `n` threads, in groups of `block`.
+    pub fn over(self, n: usize, block: u32) -> Self {
+        let groups = u32::try_from(n.div_ceil(block.max(1) as usize)).unwrap_or(u32::MAX);
+        self.grid(groups).block(block)
+    }
+
+    /// For backends.
+    pub fn body(&self) -> &LaunchBody {
+        &self.body
+    }
+
+    pub(crate) fn check(&self, device: u64, limits: &crate::device::Limits) -> Result<()> {
+        let body = &*self.body;
+        let kernel = &*body.kernel().inner;
+        if kernel.device != device {
+            return Err(Error::WrongDevice { what: "kernel" });
+        }
+        let declared = &kernel.spec.bindings;
+        if body.bound != declared.len() {
+            return Err(Error::Bindings {
+                kernel: kernel.spec.name.clone(),
+                expected: declared.len(),
+                given: body.bound,
+            });
+        }
+        if body.params_given != kernel.spec.params {
+            return Err(Error::Parameters {
+                kernel: kernel.spec.name.clone(),
+                expected: kernel.spec.params,
+                given: body.params_given,
+            });
+        }
+        for (i, (slice, binding)) in body.bindings.iter().zip(declared).enumerate() {
+            slice.check(device, binding.access.writes())?;
+            for value in [slice.offset, slice.len] {
+                if value % binding.element != 0 {
+                    return Err(Error::Misaligned { value: value as u64, align: binding.element as u64 });
+                }
+            }
+            for (j, other) in body.bindings[..i].iter().enumerate() {
+                if other.buffer.same_as(&slice.buffer) && (binding.access.writes() || declared[j].access.writes()) {
+                    return Err(Error::Aliased { first: j, second: i });
+                }
+            }
+        }
+        let (grid, block) = (body.grid.to_array(), body.block.to_array());
+        let groups_fit = grid.iter().zip(limits.groups).all(|(&n, limit)| (1..=limit).contains(&n));
+        let block_fits = (1..=u64::from(limits.threads)).contains(&body.block.volume());
+        if !groups_fit || !block_fits {
+            return Err(Error::Geometry { groups: grid, block });
+        }
+        Ok(())
+    }
+
+    /// The same launch once more, for another stream.
+    pub(crate) fn duplicate(&self) -> Result<Self> {
+        let mut body = self.body.sibling().ok_or(Error::TooManyTickets(millrace_ring::MAX_OUT))?;
+        body.kernel.clone_from(&self.body.kernel);
+        body.bindings.clone_from(&self.body.bindings);
+        body.params.clone_from(&self.body.params);
+        (body.bound, body.params_given) = (self.body.bound, self.body.params_given);
+        (body.grid, body.block) = (self.body.grid, self.body.block);
+        Ok(Self { body })
+    }
+
+    /// Whether it is known to take so little time that a waiting caller may run it on its own thread.
+    pub(crate) fn is_brief(&self) -> bool {
+        self.body.kernel().longest().is_some_and(|longest| longest < crate::road::BRIEF)
+    }
+}
+
+impl From<Buffer> for BufferSlice {
+    fn from(buffer: Buffer) -> Self {
+        let len = buffer.len();
+        Self { buffer, offset: 0, len }
+    }
+}

@@ -1,0 +1,439 @@
+//! Buffers and what is in them.
+//!
+//! A [`Buffer`] is a counted handle. Its memory is shared with the views that reads return: as long as a view is held,
+//! a command that would write gets fresh memory first, so a view never changes and nothing ever waits for a view.
+//!
+//! Buffers are not cleared when they come back to the pool. Instead each remembers which range of it was written in
+//! its present life; whoever reads beyond makes it zero first ([`Storage::undefined`]).
+
+use std::{
+    fmt,
+    ops::{Deref, Range, RangeBounds},
+    sync::{
+        Arc, RwLock,
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    },
+};
+
+use bytes::Bytes;
+
+use crate::{
+    Error, Result,
+    command::{Copy, Fill, Read, Write},
+    pool::{Class, PoolCore, Reservation},
+};
+
+/// Memory of a device, as its backend keeps it.
+pub trait Block: Send + Sync + 'static {
+    /// The bytes, where the host can read them in place.
+    fn host(&self) -> Option<&[u8]>;
+    /// The bytes, where the host can write them in place.
+    fn host_mut(&mut self) -> Option<&mut [u8]>;
+}
+
+/// A block together with the budget it takes.
+pub struct Memory {
+    block: Box<dyn Block>,
+    _reserved: Reservation,
+}
+
+impl Memory {
+    pub(crate) fn new(block: Box<dyn Block>, reserved: Reservation) -> Self {
+        Self { block, _reserved: reserved }
+    }
+
+    /// The backend's block.
+    pub fn block(&self) -> &dyn Block {
+        &*self.block
+    }
+
+    /// The backend's block, to be changed.
+    pub fn block_mut(&mut self) -> &mut dyn Block {
+        &mut *self.block
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").finish_non_exhaustive()
+    }
+}
+
+/// What a buffer holds: for backends, which lock it while they run a command.
+#[derive(Debug)]
+pub struct Storage {
+    memory: Arc<Memory>,
+    /// Bytes that were written in the life `generation`, or that are zero because the memory is new.
+    defined: Range<usize>,
+    generation: u32,
+}
+
+impl Storage {
+    /// The memory, perhaps shared with views.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// The memory, if no view shares it.
+    pub fn memory_mut(&mut self) -> Option<&mut Memory> {
+        Arc::get_mut(&mut self.memory)
+    }
+
+    /// Puts other memory in place; views keep the old. `defined` says what the new one holds of this buffer.
+    pub fn replace(&mut self, memory: Arc<Memory>, defined: Range<usize>) {
+        (self.memory, self.defined) = (memory, defined);
+    }
+
+    /// The part of the buffer that holds something.
+    pub fn defined(&self) -> Range<usize> {
+        self.defined.clone()
+    }
+
+    /// The parts of `range` that were never written and have to be made zero before anyone reads them.
+    pub fn undefined(&self, range: &Range<usize>) -> [Range<usize>; 2] {
+        let known = &self.defined;
+        if known.is_empty() {
+            return [range.clone(), 0..0];
+        }
+        let before = range.start..range.end.min(known.start);
+        let after = range.start.max(known.end)..range.end;
+        [before, after].map(|r| if r.is_empty() { 0..0 } else { r })
+    }
+
+    /// Notes that `range` was written. What lies between it and the rest that is defined must have been made zero:
+    /// [`Self::gap`] says what that is.
+    pub fn define(&mut self, range: &Range<usize>) {
+        self.defined = if self.defined.is_empty() {
+            range.clone()
+        } else {
+            self.defined.start.min(range.start)..self.defined.end.max(range.end)
+        };
+    }
+
+    /// What lies between `range` and the part that is defined.
+    pub fn gap(&self, range: &Range<usize>) -> Range<usize> {
+        let known = &self.defined;
+        if known.is_empty() || range.is_empty() {
+            0..0
+        } else if range.end < known.start {
+            range.end..known.start
+        } else if known.end < range.start {
+            known.end..range.start
+        } else {
+            0..0
+        }
+    }
+}
+
+/// The part of a buffer that outlives its handles, in the pool.
+pub(crate) struct BufferInner {
+    pub(crate) pool: Arc<PoolCore>,
+    /// The size class it returns to; none if it was made from bytes.
+    pub(crate) class: Option<Class>,
+    pub(crate) index: u32,
+    /// Counts lives. Changed under the pool's lock, while no handle exists.
+    pub(crate) generation: AtomicU32,
+    /// Whether a handle exists. Changed under the pool's lock.
+    pub(crate) live: AtomicBool,
+    /// Bytes that this life's owner asked for.
+    pub(crate) len: AtomicUsize,
+    storage: RwLock<Storage>,
+}
+
+impl BufferInner {
+    pub(crate) fn new(
+        pool: Arc<PoolCore>,
+        class: Option<Class>,
+        index: u32,
+        len: usize,
+        memory: Arc<Memory>,
+        defined: Range<usize>,
+    ) -> Self {
+        Self {
+            pool,
+            class,
+            index,
+            generation: AtomicU32::new(0),
+            live: AtomicBool::new(true),
+            len: AtomicUsize::new(len),
+            storage: RwLock::new(Storage { memory, defined, generation: 0 }),
+        }
+    }
+}
+
+impl Drop for BufferInner {
+    fn drop(&mut self) {
+        self.pool.forget(self);
+    }
+}
+
+/// An integer that names a buffer, for messages and tables. It keeps nothing alive: [`crate::Device::buffer`] answers
+/// with the buffer, or with [`Error::StaleHandle`] once that is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BufferId {
+    /// Which device.
+    pub device: u64,
+    /// Which place in the device's table.
+    pub index: u32,
+    /// Which life of that place.
+    pub generation: u32,
+}
+
+/// Memory on a device. Clones are handles of the same memory; with the last one it returns to the pool.
+///
+/// Never-written bytes read as zero.
+pub struct Buffer {
+    /// `None` only while it is being dropped.
+    inner: Option<Arc<BufferInner>>,
+}
+
+impl Buffer {
+    pub(crate) fn from_inner(inner: Arc<BufferInner>) -> Self {
+        Self { inner: Some(inner) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn inner(&self) -> &Arc<BufferInner> {
+        match &self.inner {
+            Some(inner) => inner,
+            None => unreachable!("only a buffer that is being dropped has no memory"),
+        }
+    }
+
+    /// Bytes.
+    #[inline]
+    #[allow(clippy::len_without_is_empty, reason = "a buffer is never empty")]
+    pub fn len(&self) -> usize {
+        self.inner().len.load(Ordering::Relaxed)
+    }
+
+    /// The integer that names this buffer.
+    pub fn id(&self) -> BufferId {
+        let inner = self.inner();
+        BufferId {
+            device: inner.pool.device(),
+            index: inner.index,
+            generation: inner.generation.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether it shares its memory with bytes of the host and cannot be written.
+    pub fn is_read_only(&self) -> bool {
+        self.inner().class.is_none()
+    }
+
+    /// Whether both are handles of the same memory.
+    #[inline]
+    pub fn same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self.inner(), other.inner())
+    }
+
+    /// A part of it, for a launch or a copy.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> BufferSlice {
+        BufferSlice::new(self, range)
+    }
+
+    /// The command that writes `data` at `offset`. The bytes are moved, not copied, on their way to the device.
+    pub fn write(&self, offset: usize, data: impl Into<Bytes>) -> Write {
+        let data = data.into();
+        let to = BufferSlice { buffer: self.clone(), offset, len: data.len() };
+        Write { to, data }
+    }
+
+    /// The command that reads a range.
+    pub fn read(&self, range: impl RangeBounds<usize>) -> Read {
+        Read { from: self.slice(range) }
+    }
+
+    /// The command that sets every byte of a range to `value`.
+    pub fn fill(&self, range: impl RangeBounds<usize>, value: u8) -> Fill {
+        Fill { to: self.slice(range), value }
+    }
+
+    /// The command that copies a range to `offset` of another buffer, or of this one.
+    pub fn copy_to(&self, range: impl RangeBounds<usize>, to: &Buffer, offset: usize) -> Copy {
+        let from = self.slice(range);
+        let to = BufferSlice { buffer: to.clone(), offset, len: from.len };
+        Copy { from, to }
+    }
+
+    /// For backends: what it holds, ready for this life of the buffer. Lock several in the order of
+    /// [`Self::lock_order`].
+    pub fn storage(&self) -> &RwLock<Storage> {
+        &self.inner().storage
+    }
+
+    /// For backends: takes note that the storage may be of an earlier life.
+    pub fn refresh(&self, storage: &mut Storage) {
+        let generation = self.inner().generation.load(Ordering::Relaxed);
+        if storage.generation != generation {
+            storage.generation = generation;
+            storage.defined = 0..0;
+        }
+    }
+
+    /// For backends: whether [`Self::refresh`] would change something.
+    pub fn is_fresh(&self, storage: &Storage) -> bool {
+        storage.generation == self.inner().generation.load(Ordering::Relaxed)
+    }
+
+    /// For backends: new memory of this buffer's size, all zero, to put in the place of memory that a view holds.
+    pub fn new_memory(&self) -> Result<Arc<Memory>> {
+        let inner = self.inner();
+        let class = inner.class.ok_or(Error::ReadOnly)?;
+        PoolCore::new_memory(&inner.pool, class, self.len())
+    }
+
+    /// For backends: buffers that are locked together are locked in this order.
+    pub fn lock_order(&self) -> usize {
+        Arc::as_ptr(self.inner()) as usize
+    }
+}
+
+impl Clone for Buffer {
+    #[inline]
+    fn clone(&self) -> Self {
+        Self { inner: Some(self.inner().clone()) }
+    }
+}
+
+impl Drop for Buffer {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.take()
+            && Arc::strong_count(&inner) == 1
+        {
+            // Ours is the only handle, and new ones are made from handles or under the pool's lock.
+            PoolCore::give_back(inner);
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer").field("id", &self.id()).field("len", &self.len()).finish()
+    }
+}
+
+/// A range of a buffer. Whether it is inside the buffer is checked when the command is submitted.
+#[derive(Debug, Clone)]
+pub struct BufferSlice {
+    pub(crate) buffer: Buffer,
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+}
+
+impl BufferSlice {
+    fn new(buffer: &Buffer, range: impl RangeBounds<usize>) -> Self {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let offset = match range.start_bound() {
+            Included(&start) => start,
+            Excluded(&start) => start.saturating_add(1),
+            Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Included(&end) => end.saturating_add(1),
+            Excluded(&end) => end,
+            Unbounded => buffer.len(),
+        };
+        // A range that ends before it starts must not pass for an empty one.
+        let len = if end < offset { usize::MAX } else { end - offset };
+        Self { buffer: buffer.clone(), offset, len }
+    }
+
+    /// The buffer.
+    pub fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// First and last byte, the last exclusive.
+    #[inline]
+    pub fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.len
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Checks that it lies inside a buffer of `device`.
+    #[inline]
+    pub(crate) fn check(&self, device: u64, written: bool) -> Result<()> {
+        let inner = self.buffer.inner();
+        if inner.pool.device() != device {
+            return Err(Error::WrongDevice { what: "buffer" });
+        }
+        let size = self.buffer.len();
+        if self.offset.checked_add(self.len).is_none_or(|end| end > size) {
+            return Err(Error::OutOfRange { offset: self.offset as u64, len: self.len as u64, size: size as u64 });
+        }
+        if written && inner.class.is_none() {
+            return Err(Error::ReadOnly);
+        }
+        Ok(())
+    }
+}
+
+impl From<&Buffer> for BufferSlice {
+    fn from(buffer: &Buffer) -> Self {
+        buffer.slice(..)
+    }
+}
+
+/// Bytes read from a buffer, in place where the device allows. They never change, whatever is done to the buffer.
+#[derive(Clone)]
+pub struct View {
+    memory: Arc<Memory>,
+    start: usize,
+    len: usize,
+}
+
+impl View {
+    /// For backends: a range of memory that the host can read.
+    pub fn new(memory: Arc<Memory>, range: Range<usize>) -> Option<Self> {
+        memory.block().host()?.get(range.clone())?;
+        Some(Self { memory, start: range.start, len: range.len() })
+    }
+
+    /// The bytes as numbers.
+    ///
+    /// # Panics
+    /// If the length is not a multiple of the number's size, or the start is not aligned to it.
+    pub fn to<T: bytemuck::AnyBitPattern>(&self) -> &[T] {
+        bytemuck::cast_slice(self)
+    }
+
+    /// The same bytes as [`Bytes`], without copying them.
+    pub fn into_bytes(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl Deref for View {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self.memory.block().host() {
+            Some(bytes) => &bytes[self.start..self.start + self.len],
+            None => &[], // not reached: `new` looked
+        }
+    }
+}
+
+impl AsRef<[u8]> for View {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View").field("len", &self.len).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,337 @@
+//! The memory pool of one device context.
+//!
+//! Free buffers wait in a list per size class; taking one and giving it back is a push or pop under one short lock,
+//! without an allocation and without clearing anything. Classes are four to the octave, so at most a fifth of a block
+//! is beyond what was asked for. Every byte that the pool holds, for buffers, free blocks and blocks that only a view
+//! still holds, is under the budget. Contexts do not share blocks, and new blocks come zeroed from the system: that is
+//! why no buffer can show another context's bytes.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, Weak,
+    atomic::{AtomicU64, Ordering},
+};
+
+use bytes::Bytes;
+
+use crate::{
+    Error, Result,
+    memory::{Block, Buffer, BufferId, BufferInner, Memory},
+};
+
+/// The smallest block, and what every size is rounded up to first.
+const SMALLEST: usize = 256;
+/// The largest buffer: beyond it no device of today could help.
+const LARGEST: usize = 1 << 40;
+
+/// A size class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Class(u8);
+
+const CLASSES: usize = 4 * (LARGEST.ilog2() - SMALLEST.ilog2()) as usize + 1;
+
+impl Class {
+    /// The smallest class that holds `bytes`, which must not be beyond the largest.
+    #[inline]
+    fn of(bytes: usize) -> Self {
+        if bytes <= SMALLEST {
+            return Self(0);
+        }
+        let octave = (bytes - 1).ilog2(); // 2^octave < bytes <= 2^(octave + 1)
+        let quarter = ((bytes - 1) >> (octave - 2)) & 3; // which quarter of it
+        Self((4 * (octave - SMALLEST.ilog2()) as usize + quarter + 1) as u8)
+    }
+
+    /// Bytes of a block.
+    fn bytes(self) -> usize {
+        match self.0 as usize {
+            0 => SMALLEST,
+            n => (SMALLEST << ((n - 1) / 4)) / 4 * (5 + (n - 1) % 4),
+        }
+    }
+}
+
+/// Where a pool's blocks come from.
+pub trait BlockSource: Send + Sync + 'static {
+    /// New memory, all zero.
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Block>>;
+    /// A block that reads from the bytes in place.
+    fn adopt(&self, bytes: Bytes) -> Result<Box<dyn Block>>;
+}
+
+/// The pool's accounts, exact at the moment of the call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolStats {
+    /// Bytes of the blocks that live buffers use.
+    pub in_use: u64,
+    /// Buffers alive.
+    pub buffers: u64,
+    /// The most that was ever in use.
+    pub in_use_peak: u64,
+    /// Bytes the pool holds: in use, free, or held by a view alone.
+    pub reserved: u64,
+    /// The most that was ever reserved.
+    pub reserved_peak: u64,
+    /// What may be reserved.
+    pub budget: u64,
+    /// Allocations that a free block served.
+    pub hits: u64,
+    /// Allocations that needed a new block.
+    pub misses: u64,
+    /// Bytes of host memory that buffers share without owning it.
+    pub adopted: u64,
+}
+
+#[derive(Default)]
+struct State {
+    free: Vec<Vec<Arc<BufferInner>>>,
+    /// Every buffer by its index, free ones included.
+    table: Vec<Weak<BufferInner>>,
+    vacant: Vec<u32>,
+    in_use: u64,
+    buffers: u64,
+    in_use_peak: u64,
+    hits: u64,
+    misses: u64,
+    adopted: u64,
+    closed: bool,
+}
+
+pub(crate) struct PoolCore {
+    device: u64,
+    budget: u64,
+    source: Arc<dyn BlockSource>,
+    state: Mutex<State>,
+    reserved: AtomicU64,
+    reserved_peak: AtomicU64,
+}
+
+/// Budget that a block takes, given back when the block is gone.
+pub(crate) struct Reservation {
+    /// None for what is not under the budget.
+    pool: Option<Arc<PoolCore>>,
+    bytes: u64,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if let Some(pool) = &self.pool {
+            pool.reserved.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl PoolCore {
+    pub(crate) fn new(device: u64, budget: u64, source: Arc<dyn BlockSource>) -> Arc<Self> {
+        let free = (0..CLASSES).map(|_| Vec::new()).collect();
+        Arc::new(Self {
+            device,
+            budget,
+            source,
+            state: Mutex::new(State { free, ..State::default() }),
+            reserved: AtomicU64::new(0),
+            reserved_peak: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn device(&self) -> u64 {
+        self.device
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes `bytes` of the budget, if they are left.
+    fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
+        let bytes = bytes as u64;
+        let more = |now: u64| now.checked_add(bytes).filter(|&sum| sum <= self.budget);
+        let before = self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        self.reserved_peak.fetch_max(before + bytes, Ordering::Relaxed);
+        Some(Reservation { pool: Some(self.clone()), bytes })
+    }
+
+    /// New memory of a class, all zero. Free blocks make room for it if the budget is used up.
+    pub(crate) fn new_memory(this: &Arc<Self>, class: Class, requested: usize) -> Result<Arc<Memory>> {
+        let mut reservation = this.reserve(class.bytes());
+        if reservation.is_none() {
+            this.trim(0);
+            reservation = this.reserve(class.bytes());
+        }
+        let out_of_memory =
+            || Error::OutOfMemory { requested: requested as u64, in_use: this.lock().in_use, budget: this.budget };
+        let reservation = reservation.ok_or_else(out_of_memory)?;
+        Ok(Arc::new(Memory::new(this.source.allocate(class.bytes())?, reservation)))
+    }
+
+    pub(crate) fn allocate(this: &Arc<Self>, bytes: usize) -> Result<Buffer> {
+        if bytes == 0 {
+            return Err(Error::ZeroSize);
+        }
+        if bytes > LARGEST {
+            return Err(Error::TooLarge { requested: bytes as u64, limit: LARGEST as u64 });
+        }
+        let class = Class::of(bytes);
+        let mut state = this.lock();
+        if let Some(inner) = state.free[class.0 as usize].pop() {
+            inner.len.store(bytes, Ordering::Relaxed);
+            inner.live.store(true, Ordering::Relaxed);
+            state.hits += 1;
+            state.taken(class);
+            return Ok(Buffer::from_inner(inner));
+        }
+        drop(state);
+        let memory = Self::new_memory(this, class, bytes)?;
+        let mut state = this.lock();
+        state.misses += 1;
+        state.taken(class);
+        Ok(Self::enter(this, &mut state, Some(class), bytes, memory, class.bytes()))
+    }
+
+    pub(crate) fn adopt(this: &Arc<Self>, bytes: Bytes) -> Result<Buffer> {
+        let len = bytes.len();
+        if len == 0 {
+            return Err(Error::ZeroSize);
+        }
+        let memory = Memory::new(this.source.adopt(bytes)?, Reservation { pool: None, bytes: 0 });
+        let mut state = this.lock();
+        state.adopted += len as u64;
+        Ok(Self::enter(this, &mut state, None, len, Arc::new(memory), len))
+    }
+
+    /// Puts a new buffer into the table.
+    fn enter(
+        this: &Arc<Self>,
+        state: &mut State,
+        class: Option<Class>,
+        len: usize,
+        memory: Arc<Memory>,
+        defined: usize,
+    ) -> Buffer {
+        let index = state.vacant.pop().unwrap_or_else(|| {
+            state.table.push(Weak::new());
+            state.table.len() as u32 - 1
+        });
+        let inner = Arc::new(BufferInner::new(this.clone(), class, index, len, memory, 0..defined));
+        state.table[index as usize] = Arc::downgrade(&inner);
+        Buffer::from_inner(inner)
+    }
+
+    /// The last handle is going: the buffer's life ends, its memory waits for the next.
+    pub(crate) fn give_back(inner: Arc<BufferInner>) {
+        let pool = inner.pool.clone();
+        let mut state = pool.lock();
+        if Arc::strong_count(&inner) > 1 {
+            drop(state); // somebody found it by its id a moment ago
+            return;
+        }
+        state.retire(&inner);
+        match inner.class {
+            Some(class) if !state.closed => state.free[class.0 as usize].push(inner),
+            _ => drop(state), // before `inner`, whose drop takes the lock
+        }
+    }
+
+    /// A buffer is gone for good: nobody wanted its memory back, or its last two handles went at the same moment.
+    pub(crate) fn forget(&self, inner: &BufferInner) {
+        let mut state = self.lock();
+        if inner.live.load(Ordering::Relaxed) {
+            state.retire(inner);
+        }
+        state.table[inner.index as usize] = Weak::new();
+        state.vacant.push(inner.index);
+    }
+
+    pub(crate) fn find(&self, id: BufferId) -> Result<Buffer> {
+        if id.device != self.device {
+            return Err(Error::WrongDevice { what: "buffer" });
+        }
+        let stale = Error::StaleHandle { index: id.index, generation: id.generation };
+        let state = self.lock();
+        let inner = state.table.get(id.index as usize).and_then(Weak::upgrade).ok_or_else(|| stale.clone())?;
+        let live = inner.generation.load(Ordering::Relaxed) == id.generation && inner.live.load(Ordering::Relaxed);
+        drop(state); // a stale one is dropped without the lock
+        if live { Ok(Buffer::from_inner(inner)) } else { Err(stale) }
+    }
+
+    /// Frees blocks that no buffer uses until at most `keep` bytes of them are left; says how many bytes that gave.
+    pub(crate) fn trim(&self, keep: u64) -> u64 {
+        let mut gone = Vec::new();
+        let mut state = self.lock();
+        let mut free: u64 = state.free.iter().flatten().filter_map(|b| b.class).map(|class| class.bytes() as u64).sum();
+        let before = free;
+        'large_first: for class in (0..CLASSES).rev() {
+            while free > keep {
+                let Some(inner) = state.free[class].pop() else { continue 'large_first };
+                free -= Class(class as u8).bytes() as u64;
+                gone.push(inner);
+            }
+        }
+        drop(state);
+        drop(gone); // outside the lock, which their drop takes
+        before - free
+    }
+
+    /// Frees what is free, now and from now on.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.trim(0);
+    }
+
+    pub(crate) fn stats(&self) -> PoolStats {
+        let state = self.lock();
+        PoolStats {
+            in_use: state.in_use,
+            buffers: state.buffers,
+            in_use_peak: state.in_use_peak,
+            reserved: self.reserved.load(Ordering::Relaxed),
+            reserved_peak: self.reserved_peak.load(Ordering::Relaxed),
+            budget: self.budget,
+            hits: state.hits,
+            misses: state.misses,
+            adopted: state.adopted,
+        }
+    }
+}
+
+impl State {
+    #[inline]
+    fn taken(&mut self, class: Class) {
+        self.buffers += 1;
+        self.in_use += class.bytes() as u64;
+        self.in_use_peak = self.in_use_peak.max(self.in_use);
+    }
+
+    /// Ends a buffer's life: handles of it are stale from now on.
+    #[inline]
+    fn retire(&mut self, inner: &BufferInner) {
+        inner.live.store(false, Ordering::Relaxed);
+        inner.generation.store(inner.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        match inner.class {
+            Some(class) => {
+                self.buffers -= 1;
+                self.in_use -= class.bytes() as u64;
+            }
+            None => self.adopted -= inner.len.load(Ordering::Relaxed) as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_tight_and_ordered() {
+        let mut last = 0;
+        for n in 0..CLASSES {
+            let bytes = Class(n as u8).bytes();
+            assert!(bytes > last, "class {n} is not larger than the one before");
+            assert_eq!(Class::of(bytes), Class(n as u8));
+            assert_eq!(Class::of(last + 1), Class(n as u8));
+            assert!(last == 0 || bytes <= last + last / 4 + 1, "class {n} is more than a quarter above the one before");
+            last = bytes;
+        }
+        assert_eq!(last, LARGEST);
+    }
+}

@@ -1,0 +1,76 @@
+//! The runtime: which devices there are, and how they are opened.
+
+use std::{fmt, sync::Arc};
+
+use crate::{
+    Error, Result,
+    device::{Backend, Device, DeviceKind, DeviceOptions},
+};
+
+/// A device that a provider knows of, usable or not.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// How users name it: `cpu`, `gpu:0`, `cuda:0`.
+    pub id: String,
+    /// Its kind.
+    pub kind: DeviceKind,
+    /// What the vendor calls it.
+    pub name: String,
+    /// Why it cannot be used, if it cannot.
+    pub unavailable: Option<String>,
+}
+
+/// A source of devices of one kind.
+pub trait Provider: Send + Sync + 'static {
+    /// The devices it knows of. A kind that is not available at all is one entry that says why.
+    fn list(&self) -> Vec<Found>;
+    /// A backend for one of them, by its id.
+    fn open(&self, id: &str) -> Result<Arc<dyn Backend>>;
+}
+
+/// The devices a program can use. There is no global state: two runtimes know nothing of each other.
+pub struct Runtime {
+    providers: Vec<Box<dyn Provider>>,
+}
+
+impl Runtime {
+    /// A runtime over some providers. Programs that use the `millrace` crate get one with all of them.
+    pub fn new(providers: Vec<Box<dyn Provider>>) -> Self {
+        Self { providers }
+    }
+
+    /// Every device there is, also those that cannot be used.
+    pub fn devices(&self) -> Vec<Found> {
+        self.providers.iter().flat_map(|provider| provider.list()).collect()
+    }
+
+    /// Opens a device by its id (`gpu:0`) or kind (`gpu`, its first available one), with the usual options.
+    pub fn open(&self, device: &str) -> Result<Device> {
+        self.open_with(device, DeviceOptions::default())
+    }
+
+    /// Opens a device.
+    pub fn open_with(&self, device: &str, options: DeviceOptions) -> Result<Device> {
+        for provider in &self.providers {
+            let wanted = |found: &&Found| found.id == device || found.kind.name() == device;
+            if let Some(found) = provider.list().iter().filter(|f| f.unavailable.is_none()).find(wanted) {
+                return Device::open(provider.open(&found.id)?, options);
+            }
+        }
+        let known: Vec<_> = self
+            .devices()
+            .iter()
+            .map(|found| match &found.unavailable {
+                None => found.id.clone(),
+                Some(reason) => format!("{} ({reason})", found.id),
+            })
+            .collect();
+        Err(Error::NoSuchDevice { wanted: device.into(), known: format!("there is {}", known.join(", ")).into() })
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Runtime").field(&self.devices()).finish()
+    }
+}

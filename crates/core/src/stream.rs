@@ -1,0 +1,419 @@
+//! Streams: ordered queues of commands.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicIsize, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crossbeam_utils::CachePadded;
+use millrace_ring::{SendDeadlineError, TrySendError, mpsc, reply::ReplySender};
+
+use crate::{
+    Error, Result,
+    command::{Answer, Command, Output, Rejected, Request},
+    device::Context,
+    events::Event,
+    marker::{Marker, Signal},
+    ticket::Ticket,
+    timer::Timer,
+};
+
+/// How urgent a stream's commands are. Among streams that are ready, a more urgent one is served first; a less urgent
+/// one is passed over a bounded number of times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Priority {
+    /// Before all others.
+    High,
+    /// The usual.
+    #[default]
+    Normal,
+    /// When nothing else is to do, or its turn is due.
+    Low,
+}
+
+/// How a stream is to be.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct StreamOptions {
+    /// Commands that can wait in the queue.
+    pub capacity: usize,
+    /// How urgent they are.
+    pub priority: Priority,
+}
+
+impl StreamOptions {
+    /// Sets how many commands can wait.
+    pub fn capacity(mut self, capacity: usize) -> Self {
+        self.capacity = capacity;
+        self
+    }
+
+    /// Sets how urgent they are.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+}
+
+impl Default for StreamOptions {
+    fn default() -> Self {
+        Self { capacity: 256, priority: Priority::Normal }
+    }
+}
+
+/// A command on its way, with what is needed to answer it.
+pub(crate) struct Envelope {
+    pub(crate) command: Command,
+    pub(crate) reply: ReplySender<Result<Output>>,
+    pub(crate) deadline: Option<Instant>,
+}
+
+/// The receiving end of a stream's queue: whoever holds it drives the stream.
+pub(crate) struct Lane {
+    pub(crate) ring: mpsc::Receiver<Envelope>,
+    /// A command that was taken from the ring and could not run yet.
+    pub(crate) front: Option<Envelope>,
+}
+
+pub(crate) struct StreamInner {
+    pub(crate) id: u64,
+    pub(crate) context: Arc<Context>,
+    pub(crate) priority: Priority,
+    ring: mpsc::Sender<Envelope>,
+    pub(crate) lane: Mutex<Lane>,
+    /// Commands that were counted in by submitters, less those that were counted out by drivers. The one who lifts it
+    /// from zero to one has to see to it that somebody drives; the one who brings it to zero or below stops driving.
+    /// It can be negative for the moment between a command's submission and its being counted.
+    pending: CachePadded<AtomicIsize>,
+    /// Commands finished. Written by whoever drives.
+    progress: AtomicU64,
+    /// The first error that nobody waited for.
+    unclaimed: Mutex<Option<Error>>,
+    /// Whether it stands in the ready queue. Changed under that queue's lock.
+    pub(crate) queued: std::sync::atomic::AtomicBool,
+}
+
+impl fmt::Debug for StreamInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stream {}", self.id)
+    }
+}
+
+impl StreamInner {
+    pub(crate) fn new(id: u64, context: Arc<Context>, options: &StreamOptions) -> Result<Self> {
+        let (sender, receiver) =
+            mpsc::bounded(options.capacity).map_err(|error| Error::Invalid(error.to_string().into()))?;
+        Ok(Self {
+            id,
+            context,
+            priority: options.priority,
+            ring: sender,
+            lane: Mutex::new(Lane { ring: receiver, front: None }),
+            pending: CachePadded::new(AtomicIsize::new(0)),
+            progress: AtomicU64::new(0),
+            unclaimed: Mutex::new(None),
+            queued: std::sync::atomic::AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.context.core.options.timeout
+    }
+
+    pub(crate) fn timer(&self) -> &Timer {
+        &self.context.core.timer
+    }
+
+    pub(crate) fn progress(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
+    }
+
+    /// Counts a finished command; only the driver calls it.
+    pub(crate) fn progressed(&self) {
+        self.progress.store(self.progress.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        self.pending.load(Ordering::SeqCst) > 0
+    }
+
+    /// Counts out what a driver has finished; true if there is more.
+    #[inline]
+    pub(crate) fn finished(&self, commands: isize) -> bool {
+        self.pending.fetch_sub(commands, Ordering::SeqCst) > commands
+    }
+
+    pub(crate) fn lane(&self) -> MutexGuard<'_, Lane> {
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn close(&self) {
+        self.ring.close();
+    }
+
+    /// Keeps an error that nobody waited for, if it is the first.
+    pub(crate) fn keep_error(&self, error: Error) {
+        self.unclaimed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    pub(crate) fn take_error(&self) -> Option<Error> {
+        self.unclaimed.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// What it waited for has happened.
+    pub(crate) fn resume(self: Arc<Self>) {
+        let core = self.context.core.clone();
+        core.ready.push(self);
+    }
+
+    /// See [`Ticket::wait`].
+    pub(crate) fn drive_while_waiting(self: Arc<Self>, done: impl FnMut() -> bool) {
+        let core = self.context.core.clone();
+        if core.ready.claim(&self) {
+            core.drive_as_caller(&self, 0, done);
+        }
+    }
+
+    /// A command was put into the ring: see to it that somebody drives.
+    #[inline]
+    fn submitted(self: &Arc<Self>) {
+        if self.pending.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.context.core.ready.push(self.clone());
+        }
+    }
+}
+
+impl Drop for StreamInner {
+    fn drop(&mut self) {
+        self.context.core.streams.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        self.context.core.events.emit(|| Event::StreamClosed { stream: self.id });
+    }
+}
+
+/// An ordered, bounded queue of commands. Commands on one stream run in order; streams overlap. Clones are handles of
+/// the same stream, for as many threads as you like; what was submitted runs also after the last one is dropped.
+#[derive(Clone)]
+pub struct Stream {
+    pub(crate) inner: Arc<StreamInner>,
+}
+
+impl Stream {
+    /// Its number, as events say it.
+    pub fn id(&self) -> u64 {
+        self.inner.id
+    }
+
+    /// How many commands can wait.
+    pub fn capacity(&self) -> usize {
+        self.inner.ring.capacity()
+    }
+
+    /// Commands waiting in the queue, at some moment during the call.
+    pub fn waiting(&self) -> usize {
+        self.inner.ring.len()
+    }
+
+    /// Checks a command and pairs it with a ticket.
+    #[inline]
+    fn prepare<T: Answer>(
+        &self,
+        command: Command,
+        deadline: Option<Instant>,
+    ) -> Result<(Envelope, Ticket<T>), Box<Rejected>> {
+        let core = &self.inner.context.core;
+        if let Err(error) = command.check(core.id, &core.info.limits) {
+            return Err(Box::new(Rejected { error, command }));
+        }
+        match core.replies.pair() {
+            Some((reply, asked)) => {
+                let ticket = Ticket::new(asked, self.inner.clone(), deadline);
+                Ok((Envelope { command, reply, deadline }, ticket))
+            }
+            None => {
+                let error = Error::TooManyTickets(core.replies.in_use());
+                Err(Box::new(Rejected { error, command }))
+            }
+        }
+    }
+
+    /// Submits if there is room, and hands the command back if not.
+    #[inline]
+    pub fn try_submit<R: Request>(&self, request: R) -> Result<Ticket<R::Answer>, Box<Rejected>> {
+        let (envelope, ticket) = self.prepare(request.into(), None)?;
+        match self.inner.ring.try_send(envelope) {
+            Ok(()) => {
+                self.inner.submitted();
+                Ok(ticket)
+            }
+            Err(TrySendError::Full(envelope)) => {
+                Err(rejected(Error::QueueFull { capacity: self.capacity() }, envelope))
+            }
+            Err(TrySendError::Closed(envelope)) => Err(rejected(Error::Closed, envelope)),
+        }
+    }
+
+    /// Submits, blocking while the queue is full; gives up with the command in hand when nothing moves for the
+    /// device's timeout.
+    #[inline]
+    pub fn submit<R: Request>(&self, request: R) -> Result<Ticket<R::Answer>, Box<Rejected>> {
+        let (envelope, ticket) = self.prepare(request.into(), None)?;
+        match self.inner.ring.try_send(envelope) {
+            Ok(()) => {
+                self.inner.submitted();
+                Ok(ticket)
+            }
+            Err(TrySendError::Full(envelope)) => self.submit_slowly(envelope, ticket),
+            Err(TrySendError::Closed(envelope)) => Err(rejected(Error::Closed, envelope)),
+        }
+    }
+
+    #[cold]
+    fn submit_slowly<T: Answer>(&self, mut envelope: Envelope, ticket: Ticket<T>) -> Result<Ticket<T>, Box<Rejected>> {
+        let timeout = self.inner.timeout();
+        loop {
+            let progress = self.inner.progress();
+            match self.inner.ring.send_timeout(envelope, timeout) {
+                Ok(()) => {
+                    self.inner.submitted();
+                    return Ok(ticket);
+                }
+                Err(SendDeadlineError::Closed(envelope)) => return Err(rejected(Error::Closed, envelope)),
+                Err(SendDeadlineError::Deadline(back)) if self.inner.progress() == progress => {
+                    return Err(rejected(Error::Stalled(timeout), back));
+                }
+                Err(SendDeadlineError::Deadline(back)) => envelope = back,
+            }
+        }
+    }
+
+    /// Submits, blocking while the queue is full. The deadline covers the wait for room, the queue and the execution:
+    /// the ticket answers by then, and a command that has not started by then never does.
+    pub fn submit_deadline<R: Request>(
+        &self,
+        request: R,
+        deadline: Instant,
+    ) -> Result<Ticket<R::Answer>, Box<Rejected>> {
+        let (envelope, ticket) = self.prepare(request.into(), Some(deadline))?;
+        match self.inner.ring.send_deadline(envelope, deadline) {
+            Ok(()) => {
+                self.inner.submitted();
+                Ok(ticket)
+            }
+            Err(SendDeadlineError::Closed(envelope)) => Err(rejected(Error::Closed, envelope)),
+            Err(SendDeadlineError::Deadline(envelope)) => Err(rejected(Error::Deadline, envelope)),
+        }
+    }
+
+    /// Submits, awaiting room. Dropped before it is done, the future has submitted nothing.
+    pub async fn submit_async<R: Request>(&self, request: R) -> Result<Ticket<R::Answer>, Box<Rejected>> {
+        let (envelope, ticket) = self.prepare(request.into(), None)?;
+        match self.inner.ring.send_async(envelope).await {
+            Ok(()) => {
+                self.inner.submitted();
+                Ok(ticket)
+            }
+            Err(closed) => Err(rejected(Error::Closed, closed.0)),
+        }
+    }
+
+    /// Submits and waits. On an idle stream a brief command runs right here, on the calling thread.
+    #[inline]
+    pub fn run<R: Request>(&self, request: R) -> Result<R::Answer> {
+        let command = request.into();
+        let inner = &self.inner;
+        let core = &inner.context.core;
+        // Whoever lifts `pending` from zero has the right to drive, and the queue is empty.
+        if command.is_brief()
+            && !core.ready.has_before(inner.priority)
+            && inner.pending.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        {
+            if let Err(error) = self.may_run_here(&command) {
+                core.leave(inner, 1);
+                return Err(error);
+            }
+            let output = core.run_here(inner, command);
+            core.leave(inner, 1);
+            return R::Answer::from_output(output?);
+        }
+        Ok(self.submit(command).map_err(|r| r.error)?.wait().map(R::Answer::from_output)??)
+    }
+
+    fn may_run_here(&self, command: &Command) -> Result<()> {
+        let core = &self.inner.context.core;
+        if self.inner.ring.is_closed() {
+            return Err(Error::Closed);
+        }
+        command.check(core.id, &core.info.limits)
+    }
+
+    /// Waits until everything submitted before has finished, and brings the first error that nobody waited for.
+    pub fn synchronize(&self) -> Result<()> {
+        self.run(crate::Synchronize)
+    }
+
+    /// Puts a marker behind everything submitted so far; give its [`Marker::wait`] to other streams.
+    pub fn mark(&self) -> Result<Marker, Box<Rejected>> {
+        let (marker, signal) = Marker::new();
+        let signal: Signal = signal;
+        self.submit(signal)?;
+        Ok(marker)
+    }
+}
+
+#[cold]
+fn rejected(error: Error, envelope: Envelope) -> Box<Rejected> {
+    Box::new(Rejected { error, command: envelope.command })
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("id", &self.inner.id).field("waiting", &self.waiting()).finish()
+    }
+}
+
+/// Submits one command to several streams, of one device or of several: the payload is shared, every stream gets a
+/// ticket or says why not, and none is skipped. Streams with room get it first; then those that are full are waited
+/// for until the deadline.
+///
+/// A command that names buffers or kernels only fits their device; for streams of several devices, say with
+/// [`fan_out_with`] what each of them gets.
+pub fn fan_out<'a>(
+    streams: impl IntoIterator<Item = &'a Stream>,
+    command: impl Into<Command>,
+    deadline: Instant,
+) -> Vec<Result<Ticket<Output>, Box<Rejected>>> {
+    let command = command.into();
+    fan_out_with(streams, |_| command.duplicate(), deadline)
+}
+
+/// [`fan_out`] with a command made for each stream.
+pub fn fan_out_with<'a>(
+    streams: impl IntoIterator<Item = &'a Stream>,
+    mut command: impl FnMut(&Stream) -> Result<Command>,
+    deadline: Instant,
+) -> Vec<Result<Ticket<Output>, Box<Rejected>>> {
+    let mut streams: Vec<&Stream> = streams.into_iter().collect();
+    let mut tickets: Vec<_> = streams
+        .iter()
+        .map(|stream| match command(stream) {
+            Ok(command) => stream.try_submit(command),
+            Err(error) => Err(Box::new(Rejected { error, command: Command::Synchronize })),
+        })
+        .collect();
+    for (stream, ticket) in streams.drain(..).zip(&mut tickets) {
+        let full = matches!(ticket, Err(rejected) if matches!(rejected.error, Error::QueueFull { .. }));
+        if full && let Err(rejected) = ticket {
+            let command = std::mem::replace(&mut rejected.command, Command::Synchronize);
+            *ticket = stream.submit_deadline(command, deadline);
+        }
+    }
+    tickets
+}

@@ -1,0 +1,158 @@
+//! Tickets: what a submitted command is answered with.
+
+use std::{
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use millrace_ring::reply::{ReplyError, ReplyReceiver};
+
+use crate::{
+    Error, Result,
+    command::{Answer, Output},
+    stream::StreamInner,
+    timer::Alarm,
+};
+
+/// The promise of a command's result. Block on it, await it, or drop it: an error that nobody waited for stays on the
+/// stream and comes up at the next [`crate::Synchronize`].
+pub struct Ticket<T: Answer = ()> {
+    reply: ReplyReceiver<Result<Output>>,
+    stream: Arc<StreamInner>,
+    deadline: Option<Instant>,
+    alarm: Option<Alarm>,
+    /// The result was given out, or the deadline was reported.
+    settled: bool,
+    answer: PhantomData<fn() -> T>,
+}
+
+impl<T: Answer> Ticket<T> {
+    #[inline]
+    pub(crate) fn new(
+        reply: ReplyReceiver<Result<Output>>,
+        stream: Arc<StreamInner>,
+        deadline: Option<Instant>,
+    ) -> Self {
+        Self { reply, stream, deadline, alarm: None, settled: false, answer: PhantomData }
+    }
+
+    /// Blocks until the command is finished, or until its deadline. Without a deadline, gives up with
+    /// [`Error::Stalled`] when nothing on the stream moves for the device's timeout.
+    ///
+    /// While the device's threads are asleep, the waiting thread runs the stream's commands itself, as long as they
+    /// are known to be brief.
+    pub fn wait(mut self) -> Result<T> {
+        match self.deadline {
+            Some(deadline) => self.wait_until(deadline),
+            None => {
+                if let Some(result) = self.now_or_drive() {
+                    return result;
+                }
+                let timeout = self.stream.timeout();
+                let mut progress = self.stream.progress();
+                loop {
+                    match self.reply.recv_deadline(Instant::now() + timeout) {
+                        Err(ReplyError::Deadline) if self.stream.progress() == progress => {
+                            return Err(Error::Stalled(timeout));
+                        }
+                        Err(ReplyError::Deadline) => progress = self.stream.progress(),
+                        other => return self.settle(other),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Blocks until the command is finished, but not beyond `deadline`. After [`Error::Deadline`] the command may still
+    /// run, and the ticket can be asked again.
+    pub fn wait_until(&mut self, deadline: Instant) -> Result<T> {
+        let deadline = self.deadline.map_or(deadline, |own| own.min(deadline));
+        let received = self.reply.recv_deadline(deadline);
+        self.settle(received)
+    }
+
+    /// [`Self::wait_until`] from now on.
+    pub fn wait_for(&mut self, timeout: Duration) -> Result<T> {
+        let far = Duration::from_secs(60 * 60 * 24 * 365);
+        self.wait_until(Instant::now() + timeout.min(far))
+    }
+
+    /// The result, if the command is finished.
+    pub fn try_wait(&mut self) -> Option<Result<T>> {
+        let received = self.reply.try_recv()?;
+        Some(self.settle(received))
+    }
+
+    /// Asks not to run the command if it has not started. Whether that was in time, the ticket says:
+    /// [`Error::Cancelled`] or the result.
+    pub fn cancel(&self) {
+        self.reply.cancel();
+    }
+
+    fn now_or_drive(&mut self) -> Option<Result<T>> {
+        if let Some(result) = self.try_wait() {
+            return Some(result);
+        }
+        let reply = &mut self.reply;
+        let mut received = None;
+        self.stream.clone().drive_while_waiting(|| {
+            received = reply.try_recv();
+            received.is_some()
+        });
+        received.map(|received| self.settle(received))
+    }
+
+    fn settle(&mut self, received: Result<Result<Output>, ReplyError>) -> Result<T> {
+        match received {
+            Ok(result) => {
+                self.settled = true;
+                T::from_output(result?)
+            }
+            Err(ReplyError::Deadline) => Err(Error::Deadline),
+            Err(ReplyError::Abandoned) => Err(Error::Closed),
+        }
+    }
+}
+
+impl<T: Answer> Future for Ticket<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let Poll::Ready(received) = Pin::new(&mut this.reply).poll(cx) {
+            this.alarm = None;
+            return Poll::Ready(this.settle(received));
+        }
+        if let Some(deadline) = this.deadline {
+            if Instant::now() >= deadline {
+                return Poll::Ready(Err(Error::Deadline));
+            }
+            // Without a thread for it the answer itself is what wakes the task.
+            this.alarm = this.stream.timer().wake_at(deadline, cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl<T: Answer> Unpin for Ticket<T> {}
+
+impl<T: Answer> Drop for Ticket<T> {
+    fn drop(&mut self) {
+        if !self.settled
+            && let Some(Ok(Err(error))) = self.reply.try_recv()
+        {
+            self.stream.keep_error(error);
+        }
+    }
+}
+
+impl<T: Answer> fmt::Debug for Ticket<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket").field("stream", &self.stream.id()).finish_non_exhaustive()
+    }
+}

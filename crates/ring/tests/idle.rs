@@ -1,0 +1,127 @@
+//! Waiting costs no processor time. In a process of its own, whose time is measured.
+#![cfg(all(not(loom), target_os = "linux"))]
+
+use std::{
+    env,
+    process::Command,
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+use millrace_ring::{mpsc, reply::ReplyPool, spsc};
+
+/// Not zero: a sender that is blocked looks by itself ten times a second, and everyone polls for some microseconds
+/// before the first sleep.
+const NEXT_TO_NOTHING: Duration = Duration::from_millis(20);
+
+/// One at a time: the time of the whole process is measured.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn cpu_time() -> Duration {
+    // SAFETY: all-zero bytes are a valid `timespec`, and the call only writes to it.
+    let time = unsafe {
+        let mut time = std::mem::zeroed::<libc::timespec>();
+        assert_eq!(libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time), 0);
+        time
+    };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[test]
+fn blocked_ends_use_next_to_no_processor_time() {
+    let _alone = ALONE.lock().unwrap();
+    let (tx_empty, mut rx_empty) = mpsc::bounded::<u8>(8).unwrap();
+    let (mut tx_full, mut rx_full) = spsc::bounded(8).unwrap();
+    (0..8).for_each(|i| tx_full.try_send(i).unwrap());
+    let replies = ReplyPool::<u8>::new();
+    let (answer, asked) = replies.pair().unwrap();
+    thread::scope(|scope| {
+        let receiver = scope.spawn(move || rx_empty.recv());
+        let sender = scope.spawn(move || tx_full.send(8));
+        let asker = scope.spawn(move || asked.recv());
+        thread::sleep(Duration::from_millis(100));
+
+        let before = cpu_time();
+        thread::sleep(Duration::from_secs(1));
+        let used = cpu_time() - before;
+
+        assert!(!receiver.is_finished() && !sender.is_finished() && !asker.is_finished());
+        tx_empty.send(1).unwrap();
+        assert_eq!(rx_full.drain(8, drop), 8);
+        answer.send(2).unwrap();
+        assert_eq!(receiver.join().unwrap(), Ok(1));
+        assert!(sender.join().unwrap().is_ok());
+        assert_eq!(asker.join().unwrap(), Ok(2));
+        assert!(used < NEXT_TO_NOTHING, "an idle second took {used:?}");
+    });
+}
+
+const CHILD: &str = "MILLRACE_IDLE_TEST_ON_ONE_CORE";
+
+/// Runs itself once more in a child process that may use one core only, from before the first ring on.
+#[test]
+fn on_one_core_nobody_spins() {
+    if env::var_os(CHILD).is_some() {
+        use_one_core();
+        return wait_on_one_core();
+    }
+    let _alone = ALONE.lock().unwrap();
+    let output = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "on_one_core_nobody_spins", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+fn use_one_core() {
+    let size = std::mem::size_of::<libc::cpu_set_t>();
+    // SAFETY: all-zero bytes are a valid `cpu_set_t`, and the calls get its size and stay within it.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
+        assert_eq!(libc::sched_getaffinity(0, size, &mut set), 0);
+        let first = (0..libc::CPU_SETSIZE as usize).find(|&core| libc::CPU_ISSET(core, &set));
+        libc::CPU_ZERO(&mut set);
+        libc::CPU_SET(first.unwrap(), &mut set);
+        // The main thread waits for this one and uses no ring, but it is part of the process.
+        for thread in [0, libc::getpid()] {
+            assert_eq!(libc::sched_setaffinity(thread, size, &set), 0);
+        }
+    }
+    assert_eq!(thread::available_parallelism().unwrap().get(), 1);
+}
+
+fn wait_on_one_core() {
+    let (ping, mut pinged) = mpsc::bounded(1).unwrap();
+    let (mut pong, mut ponged) = spsc::bounded(1).unwrap();
+    let other = thread::spawn(move || {
+        while let Ok(message) = pinged.recv() {
+            pong.send(message).unwrap();
+        }
+        // The last message comes late, from a thread that sleeps.
+        thread::sleep(Duration::from_millis(200));
+        pong.send(u32::MAX).unwrap();
+    });
+
+    let (start, before) = (Instant::now(), cpu_time());
+    const ROUNDS: u32 = 5000;
+    for i in 0..ROUNDS {
+        ping.send(i).unwrap();
+        assert_eq!(ponged.recv(), Ok(i));
+    }
+    let per_round = (cpu_time() - before) / ROUNDS;
+    // Two switches of threads; who spins instead of sleeping needs a time slice of milliseconds.
+    assert!(per_round < Duration::from_micros(500), "{per_round:?}");
+    assert!(start.elapsed() < Duration::from_secs(30));
+
+    drop(ping);
+    let (start, before) = (Instant::now(), cpu_time());
+    assert_eq!(ponged.recv(), Ok(u32::MAX));
+    let used = cpu_time() - before;
+    assert!(start.elapsed() >= Duration::from_millis(150));
+    assert!(used < NEXT_TO_NOTHING, "{used:?} to wait for 200 ms");
+    other.join().unwrap();
+}

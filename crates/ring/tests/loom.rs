@@ -1,0 +1,583 @@
+//! Every interleaving, within a bound, of short scenarios for each algorithm.
+//!
+//! ```sh
+//! RUSTFLAGS="--cfg loom" cargo test -p millrace-ring --release --test loom
+//! ```
+#![cfg(loom)]
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+use loom::{future::block_on, thread};
+use millrace_ring::{
+    Recycle, SendError, Slab, TryRecvError,
+    reply::{ReplyError, ReplyPool},
+};
+
+/// Explores `scenario` with at most `preemptions` involuntary switches of threads.
+fn explore(preemptions: usize, scenario: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(preemptions);
+    builder.check(scenario);
+}
+
+/// Counts how often each of the messages it made was dropped.
+#[derive(Clone, Default)]
+struct Drops(Arc<[AtomicUsize; 2]>);
+
+impl Drops {
+    fn message(&self, which: usize) -> Counted {
+        Counted(self.clone(), which)
+    }
+
+    fn assert_once_each(&self) {
+        let counts = self.0.each_ref().map(|n| n.load(Ordering::SeqCst));
+        assert_eq!(counts, [1, 1]);
+    }
+}
+
+struct Counted(Drops, usize);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0[self.1].fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The same scenarios for both rings.
+macro_rules! both_rings {
+    ($($(#[doc = $doc:literal])* fn $name:ident() $body:block)+) => {
+        mod one_sender {
+            use super::*;
+            use millrace_ring::spsc::bounded;
+            $($(#[doc = $doc])* #[test] fn $name() $body)+
+        }
+        mod many_senders {
+            use super::*;
+            use millrace_ring::mpsc::bounded;
+            $($(#[doc = $doc])* #[test] #[allow(unused_mut)] fn $name() $body)+
+        }
+    };
+}
+
+both_rings! {
+    fn messages_stay_in_order_over_a_wrap_of_one_slot() {
+        explore(2, || {
+            let (mut tx, mut rx) = bounded(1).unwrap();
+            let sender = thread::spawn(move || (0..3).try_for_each(|i| tx.send(i)));
+            let got: Vec<_> = std::iter::from_fn(|| rx.recv().ok()).collect();
+            assert_eq!(got, [0, 1, 2]);
+            sender.join().unwrap().unwrap();
+        });
+    }
+
+    fn messages_stay_in_order_over_a_wrap_of_two_slots() {
+        explore(2, || {
+            let (mut tx, mut rx) = bounded(2).unwrap();
+            tx.try_send(0).unwrap();
+            let sender = thread::spawn(move || (1..4).try_for_each(|i| tx.send(i)));
+            let got: Vec<_> = std::iter::from_fn(|| rx.recv().ok()).collect();
+            assert_eq!(got, [0, 1, 2, 3]);
+            sender.join().unwrap().unwrap();
+        });
+    }
+
+    fn a_sleeping_receiver_hears_a_send() {
+        explore(3, || {
+            let (mut tx, mut rx) = bounded(2).unwrap();
+            let sender = thread::spawn(move || {
+                tx.try_send(7).unwrap();
+                tx // alive, so that only the send can wake
+            });
+            assert_eq!(rx.recv(), Ok(7));
+            drop(sender.join().unwrap());
+        });
+    }
+
+    fn a_sleeping_sender_hears_of_room() {
+        explore(3, || {
+            let (mut tx, mut rx) = bounded(1).unwrap();
+            tx.try_send(1).unwrap();
+            let sender = thread::spawn(move || tx.send(2));
+            assert_eq!(rx.recv(), Ok(1));
+            sender.join().unwrap().unwrap();
+            assert_eq!(rx.try_recv(), Ok(2));
+        });
+    }
+
+    fn a_drain_wakes_a_sleeping_sender() {
+        explore(3, || {
+            let (mut tx, mut rx) = bounded(2).unwrap();
+            tx.try_send(1).unwrap();
+            tx.try_send(2).unwrap();
+            let sender = thread::spawn(move || tx.send(3));
+            let mut got = Vec::new();
+            assert!(rx.drain(2, |i| got.push(i)) == 2);
+            sender.join().unwrap().unwrap();
+            rx.drain(2, |i| got.push(i));
+            assert_eq!(got, [1, 2, 3]);
+        });
+    }
+
+    fn a_pending_receive_is_woken_by_a_send() {
+        explore(3, || {
+            let (mut tx, mut rx) = bounded(2).unwrap();
+            let sender = thread::spawn(move || {
+                block_on(tx.send_async(7)).unwrap();
+                tx
+            });
+            assert_eq!(block_on(rx.recv_async()), Ok(7));
+            drop(sender.join().unwrap());
+        });
+    }
+
+    /// Also when most of the ring stays full: a task has no clock to look again by itself.
+    fn a_pending_send_is_woken_by_the_first_receive() {
+        explore(3, || {
+            let (mut tx, mut rx) = bounded(4).unwrap();
+            (0..4).for_each(|i| tx.try_send(i).unwrap());
+            let sender = thread::spawn(move || block_on(tx.send_async(4)));
+            assert_eq!(rx.try_recv(), Ok(0));
+            sender.join().unwrap().unwrap();
+            assert_eq!(rx.len(), 4);
+        });
+    }
+
+    fn a_dropped_pending_send_neither_sends_nor_swallows_a_wake_up() {
+        explore(3, || {
+            let (mut tx, mut rx) = bounded(1).unwrap();
+            tx.try_send(1).unwrap();
+            let sender = thread::spawn(move || {
+                let mut cx = Context::from_waker(Waker::noop());
+                let mut sending = tx.send_async(2);
+                let sent = std::pin::Pin::new(&mut sending).poll(&mut cx).is_ready();
+                drop(sending);
+                block_on(tx.send_async(3)).unwrap();
+                sent
+            });
+            let mut got = vec![rx.recv().unwrap()];
+            got.extend(std::iter::from_fn(|| rx.recv().ok()));
+            assert_eq!(got, if sender.join().unwrap() { vec![1, 2, 3] } else { vec![1, 3] });
+        });
+    }
+
+    fn a_close_by_the_receiver_splits_sends_into_received_and_handed_back() {
+        explore(3, || {
+            let (mut tx, mut rx) = bounded(2).unwrap();
+            let sender = thread::spawn(move || {
+                let mut sent = Vec::new();
+                for i in 0..2 {
+                    match tx.try_send(i) {
+                        Ok(()) => sent.push(i),
+                        Err(refused) => assert_eq!(refused.into_inner(), i),
+                    }
+                }
+                sent
+            });
+            rx.close();
+            let got: Vec<_> = std::iter::from_fn(|| rx.recv().ok()).collect();
+            assert_eq!(got, sender.join().unwrap());
+            assert_eq!(rx.try_recv(), Err(TryRecvError::Closed));
+        });
+    }
+
+    fn a_receive_during_the_close_takes_no_message_that_is_handed_back() {
+        explore(3, || {
+            let (mut tx, mut rx) = bounded(2).unwrap();
+            tx.try_send(0).unwrap();
+            let sender = thread::spawn(move || tx.try_send(1).is_ok());
+            let mut got = vec![rx.try_recv().unwrap()];
+            got.extend(rx.try_recv());
+            rx.close();
+            got.extend(std::iter::from_fn(|| rx.recv().ok()));
+            assert_eq!(got, if sender.join().unwrap() { vec![0, 1] } else { vec![0] });
+        });
+    }
+
+    fn a_close_by_the_sender_ends_a_waiting_receive_after_the_last_message() {
+        explore(3, || {
+            let (mut tx, mut rx) = bounded(2).unwrap();
+            let sender = thread::spawn(move || {
+                tx.try_send(1).unwrap();
+                tx.close();
+                assert_eq!(tx.try_send(2).map_err(|e| e.into_inner()), Err(2));
+            });
+            assert_eq!(rx.recv(), Ok(1));
+            assert!(rx.recv().is_err());
+            sender.join().unwrap();
+        });
+    }
+
+    fn a_dropped_sender_ends_a_waiting_receive() {
+        explore(3, || {
+            let (tx, mut rx) = bounded::<u8>(1).unwrap();
+            let sender = thread::spawn(move || drop(tx));
+            assert!(rx.recv().is_err());
+            sender.join().unwrap();
+        });
+    }
+
+    fn a_dropped_receiver_ends_a_waiting_send_which_keeps_its_message() {
+        explore(3, || {
+            let (mut tx, rx) = bounded(1).unwrap();
+            tx.try_send(1).unwrap();
+            let sender = thread::spawn(move || tx.send(2));
+            drop(rx);
+            assert_eq!(sender.join().unwrap(), Err(SendError(2)));
+        });
+    }
+
+    fn a_receiver_dropped_during_a_send_drops_each_message_once() {
+        explore(3, || {
+            let drops = Drops::default();
+            let (mut tx, rx) = bounded(2).unwrap();
+            let sender = {
+                let drops = drops.clone();
+                thread::spawn(move || {
+                    for i in 0..2 {
+                        drop(tx.try_send(drops.message(i)));
+                    }
+                })
+            };
+            drop(rx);
+            sender.join().unwrap();
+            drops.assert_once_each();
+        });
+    }
+}
+
+mod two_senders {
+    use super::*;
+    use millrace_ring::mpsc::bounded;
+
+    #[test]
+    fn each_message_arrives_once_and_in_the_order_of_its_sender() {
+        explore(1, || {
+            let (tx, mut rx) = bounded(2).unwrap();
+            let other = tx.clone();
+            let sender = thread::spawn(move || {
+                other.send(10).unwrap();
+                other.send(11).unwrap();
+            });
+            let last = thread::spawn(move || tx.send(20).unwrap());
+            let got: Vec<_> = std::iter::from_fn(|| rx.recv().ok()).collect();
+            assert_eq!(got.len(), 3);
+            let of = |sender| got.iter().copied().filter(move |m| m / 10 == sender);
+            assert!(of(1).eq([10, 11]) && of(2).eq([20]), "{got:?}");
+            sender.join().unwrap();
+            last.join().unwrap();
+        });
+    }
+
+    /// A sender that lost the race for the last slot must not wait for the winner to write its message.
+    #[test]
+    fn one_of_two_gets_the_last_slot_and_the_other_its_message_back() {
+        explore(3, || {
+            let (tx, mut rx) = bounded(1).unwrap();
+            let other = tx.clone();
+            let sender = thread::spawn(move || other.try_send(1).is_ok());
+            let ours = tx.try_send(2).is_ok();
+            let theirs = sender.join().unwrap();
+            assert!(ours != theirs);
+            assert_eq!(rx.try_recv(), Ok(if ours { 2 } else { 1 }));
+        });
+    }
+
+    #[test]
+    fn both_wake_when_there_is_room() {
+        explore(1, || {
+            let (tx, mut rx) = bounded(1).unwrap();
+            tx.try_send(0).unwrap();
+            let other = tx.clone();
+            let a = thread::spawn(move || other.send(1));
+            let b = thread::spawn(move || tx.send(2));
+            let sum: i32 = std::iter::from_fn(|| rx.recv().ok()).sum();
+            assert_eq!(sum, 3);
+            a.join().unwrap().unwrap();
+            b.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn the_last_to_go_closes_the_ring() {
+        explore(3, || {
+            let (tx, mut rx) = bounded::<u8>(1).unwrap();
+            let other = tx.clone();
+            let a = thread::spawn(move || drop(other));
+            let b = thread::spawn(move || drop(tx));
+            assert!(rx.recv().is_err());
+            a.join().unwrap();
+            b.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_full_ring_says_so_while_the_receiver_moves_on() {
+        explore(3, || {
+            let (tx, mut rx) = bounded(2).unwrap();
+            tx.try_send(0).unwrap();
+            tx.try_send(1).unwrap();
+            let sender = thread::spawn(move || {
+                if tx.try_send(2).is_ok() && tx.try_send(3).is_ok() {
+                    assert_eq!(tx.len(), 2);
+                }
+            });
+            assert_eq!((rx.try_recv(), rx.try_recv()), (Ok(0), Ok(1)));
+            sender.join().unwrap();
+        });
+    }
+}
+
+mod replies {
+    use super::*;
+
+    /// A waker that remembers that it was called.
+    #[derive(Default)]
+    struct Called(AtomicBool);
+
+    impl Wake for Called {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_blocked_asker_gets_the_answer() {
+        explore(3, || {
+            let pool = ReplyPool::new();
+            let (answer, asked) = pool.pair().unwrap();
+            let sender = thread::spawn(move || answer.send(5).unwrap());
+            assert_eq!(asked.recv(), Ok(5));
+            sender.join().unwrap();
+            assert_eq!(pool.in_use(), 0);
+        });
+    }
+
+    #[test]
+    fn an_awaiting_asker_gets_the_answer() {
+        explore(3, || {
+            let pool = ReplyPool::new();
+            let (answer, asked) = pool.pair().unwrap();
+            let sender = thread::spawn(move || answer.send(5).unwrap());
+            assert_eq!(block_on(asked), Ok(5));
+            sender.join().unwrap();
+            assert_eq!(pool.in_use(), 0);
+        });
+    }
+
+    #[test]
+    fn an_answer_to_an_asker_that_leaves_is_dropped_once() {
+        explore(3, || {
+            let drops = Drops::default();
+            drop(drops.message(1));
+            let pool = ReplyPool::new();
+            let (answer, mut asked) = pool.pair().unwrap();
+            let message = drops.message(0);
+            let sender = thread::spawn(move || drop(answer.send(message)));
+            let mut cx = Context::from_waker(Waker::noop());
+            drop(std::pin::Pin::new(&mut asked).poll(&mut cx));
+            drop(asked);
+            sender.join().unwrap();
+            drops.assert_once_each();
+            assert_eq!(pool.in_use(), 0);
+        });
+    }
+
+    #[test]
+    fn a_waiting_asker_learns_that_there_will_be_no_answer() {
+        explore(3, || {
+            let pool = ReplyPool::<u8>::new();
+            let (answer, asked) = pool.pair().unwrap();
+            let sender = thread::spawn(move || drop(answer));
+            assert_eq!(asked.recv(), Err(ReplyError::Abandoned));
+            sender.join().unwrap();
+            assert_eq!(pool.in_use(), 0);
+        });
+    }
+
+    #[test]
+    fn both_ends_may_leave_at_once() {
+        explore(3, || {
+            let pool = ReplyPool::<u8>::new();
+            let (answer, asked) = pool.pair().unwrap();
+            let sender = thread::spawn(move || drop(answer));
+            drop(asked);
+            sender.join().unwrap();
+            assert_eq!(pool.in_use(), 0);
+        });
+    }
+
+    #[test]
+    fn the_last_waker_is_called_when_the_answer_comes_between_two_polls() {
+        explore(3, || {
+            let pool = ReplyPool::new();
+            let (answer, mut asked) = pool.pair().unwrap();
+            let wakers = [Arc::new(Called::default()), Arc::new(Called::default())];
+            let mut poll = |called: &Arc<Called>| {
+                let waker = Waker::from(called.clone());
+                std::pin::Pin::new(&mut asked).poll(&mut Context::from_waker(&waker))
+            };
+            assert!(poll(&wakers[0]).is_pending());
+            let sender = thread::spawn(move || answer.send(5).unwrap());
+            let second = poll(&wakers[1]);
+            sender.join().unwrap();
+            if second.is_pending() {
+                assert!(wakers[1].0.load(Ordering::SeqCst));
+                assert_eq!(poll(&wakers[1]), Poll::Ready(Ok(5)));
+            } else {
+                assert_eq!(second, Poll::Ready(Ok(5)));
+            }
+            assert_eq!(pool.in_use(), 0);
+        });
+    }
+
+    #[test]
+    fn a_cancellation_does_not_disturb_an_answer_that_comes_all_the_same() {
+        explore(3, || {
+            let pool = ReplyPool::new();
+            let (answer, asked) = pool.pair().unwrap();
+            let sender = thread::spawn(move || {
+                let cancelled = answer.is_cancelled();
+                answer.send(5).unwrap();
+                cancelled
+            });
+            asked.cancel();
+            assert_eq!(asked.recv(), Ok(5));
+            sender.join().unwrap();
+            assert_eq!(pool.in_use(), 0);
+        });
+    }
+
+    #[test]
+    fn a_slot_serves_the_next_request_cleanly() {
+        explore(2, || {
+            let pool = ReplyPool::new();
+            for round in 0..2 {
+                let (answer, asked) = pool.pair().unwrap();
+                let sender = thread::spawn(move || answer.send(round));
+                if round == 0 {
+                    drop(asked);
+                    let _ = sender.join().unwrap();
+                } else {
+                    assert_eq!(asked.recv(), Ok(round));
+                    sender.join().unwrap().unwrap();
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn the_pool_may_go_before_the_answer_comes() {
+        explore(3, || {
+            let pool = ReplyPool::new();
+            let (answer, asked) = pool.pair().unwrap();
+            let sender = thread::spawn(move || answer.send(5).unwrap());
+            drop(pool);
+            assert_eq!(asked.recv(), Ok(5));
+            sender.join().unwrap();
+        });
+    }
+}
+
+mod slab {
+    use super::*;
+    use loom::cell::Cell;
+
+    /// Loom notices when two threads use the cell without an order between them.
+    struct Thing(Cell<u32>);
+
+    impl Default for Thing {
+        fn default() -> Self {
+            Self(Cell::new(0))
+        }
+    }
+
+    impl Recycle for Thing {
+        fn recycle(&mut self) {
+            self.0.set(0);
+        }
+    }
+
+    #[test]
+    fn two_threads_never_have_the_same_object() {
+        explore(3, || {
+            let slab = loom::sync::Arc::new(Slab::<Thing>::new());
+            let use_twice = |slab: &Slab<Thing>, mark: u32| {
+                for _ in 0..2 {
+                    let loan = slab.take().unwrap();
+                    assert_eq!(loan.0.get(), 0);
+                    loan.0.set(mark);
+                    assert_eq!(loan.0.get(), mark);
+                }
+            };
+            let theirs = slab.clone();
+            let other = thread::spawn(move || use_twice(&theirs, 1));
+            use_twice(&slab, 2);
+            other.join().unwrap();
+            assert_eq!(slab.out(), 0);
+        });
+    }
+
+    /// One thread takes two and returns them in the other order while the other is about to take the first.
+    #[test]
+    fn a_free_list_that_changed_and_looks_the_same_is_noticed() {
+        explore(3, || {
+            let slab = loom::sync::Arc::new(Slab::<Thing>::new());
+            drop([(); 3].map(|()| slab.take().unwrap()));
+            let theirs = slab.clone();
+            let other = thread::spawn(move || {
+                let first = theirs.take().unwrap();
+                let second = theirs.take().unwrap();
+                drop(first);
+                second.0.set(1);
+                assert_eq!(second.0.get(), 1);
+            });
+            let pair = [slab.take().unwrap(), slab.take().unwrap()];
+            pair.iter().for_each(|loan| loan.0.set(2));
+            assert!(pair.iter().all(|loan| loan.0.get() == 2));
+            drop(pair);
+            other.join().unwrap();
+            assert_eq!(slab.out(), 0);
+        });
+    }
+
+    /// How many objects there are; the one test that uses them explores one interleaving at a time.
+    static ALIVE: Mutex<isize> = Mutex::new(0);
+
+    struct Tracked;
+
+    impl Default for Tracked {
+        fn default() -> Self {
+            *ALIVE.lock().unwrap() += 1;
+            Self
+        }
+    }
+
+    impl Drop for Tracked {
+        fn drop(&mut self) {
+            *ALIVE.lock().unwrap() -= 1;
+        }
+    }
+
+    impl Recycle for Tracked {
+        fn recycle(&mut self) {}
+    }
+
+    #[test]
+    fn whoever_is_last_frees_the_slab() {
+        explore(3, || {
+            let slab = Slab::<Tracked>::new();
+            let loans = [slab.take().unwrap(), slab.take().unwrap()];
+            let [a, b] = loans.map(|loan| thread::spawn(move || drop(loan)));
+            drop(slab);
+            a.join().unwrap();
+            b.join().unwrap();
+            assert_eq!(*ALIVE.lock().unwrap(), 0);
+        });
+    }
+}

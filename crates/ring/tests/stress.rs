@@ -1,0 +1,148 @@
+//! Millions of messages through every way to send and to receive.
+#![cfg(not(loom))]
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use millrace_ring::{
+    RecvDeadlineError, TryRecvError, TrySendError, mpsc,
+    reply::{ReplyPool, ReplySender},
+    spsc,
+};
+
+const MESSAGES: u64 = 10_000_000;
+const CAPACITY: usize = 128;
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// Sends `$message` through `$tx` in a way that changes every few hundred messages.
+macro_rules! send_somehow {
+    ($tx:expr, $message:expr) => {{
+        let message = $message;
+        match message >> 8 & 3 {
+            0 => $tx.send(message).unwrap(),
+            1 => $tx.send_deadline(message, soon()).unwrap(),
+            2 => pollster::block_on($tx.send_async(message)).unwrap(),
+            _ => {
+                if let Err(TrySendError::Full(message)) = $tx.try_send(message) {
+                    $tx.send(message).unwrap();
+                }
+            }
+        }
+    }};
+}
+
+/// Receives everything from `$rx` in ways that change, and hands it to `$each`.
+macro_rules! receive_somehow {
+    ($rx:expr, $each:expr) => {{
+        let mut each = $each;
+        for way in (0..4u8).cycle() {
+            let mut open = true;
+            for _ in 0..256 {
+                let received = match way {
+                    0 => $rx.recv().ok(),
+                    1 => match $rx.recv_deadline(soon()) {
+                        Ok(message) => Some(message),
+                        Err(RecvDeadlineError::Closed) => None,
+                        Err(RecvDeadlineError::Deadline) => panic!("nothing came for a minute"),
+                    },
+                    2 => pollster::block_on($rx.recv_async()).ok(),
+                    _ => {
+                        $rx.drain(100, &mut each);
+                        match $rx.try_recv() {
+                            Err(TryRecvError::Empty) => continue,
+                            received => received.ok(),
+                        }
+                    }
+                };
+                match received {
+                    Some(message) => each(message),
+                    None => open = false,
+                }
+            }
+            if !open {
+                break;
+            }
+        }
+    }};
+}
+
+#[test]
+fn ten_million_messages_of_four_senders_arrive_once_and_in_order() {
+    const SENDERS: u64 = 4;
+    let (tx, mut rx) = mpsc::bounded(CAPACITY).unwrap();
+    let mut next = [0u64; SENDERS as usize];
+    thread::scope(|scope| {
+        for id in 0..SENDERS {
+            let tx = tx.clone();
+            scope.spawn(move || {
+                for i in 0..MESSAGES / SENDERS {
+                    send_somehow!(tx, i * SENDERS + id);
+                }
+            });
+        }
+        drop(tx);
+        receive_somehow!(rx, |message: u64| {
+            let expected = &mut next[(message % SENDERS) as usize];
+            assert_eq!(message / SENDERS, *expected);
+            *expected += 1;
+        });
+    });
+    assert_eq!(next, [MESSAGES / SENDERS; SENDERS as usize]);
+}
+
+#[test]
+fn ten_million_messages_of_one_sender_arrive_once_and_in_order() {
+    let (mut tx, mut rx) = spsc::bounded(CAPACITY).unwrap();
+    let mut next = 0;
+    thread::scope(|scope| {
+        scope.spawn(move || (0..MESSAGES).for_each(|i| send_somehow!(tx, i)));
+        receive_somehow!(rx, |message: u64| {
+            assert_eq!(message, next);
+            next += 1;
+        });
+    });
+    assert_eq!(next, MESSAGES);
+}
+
+#[test]
+fn a_million_requests_get_the_answer_that_belongs_to_them() {
+    const ASKERS: u64 = 3;
+    const IN_FLIGHT: u64 = 16;
+    let replies = ReplyPool::new();
+    let (tx, mut rx) = mpsc::bounded::<(u64, ReplySender<u64>)>(CAPACITY).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while let Ok((question, answer)) = rx.recv() {
+                answer.send(!question).unwrap();
+            }
+        });
+        for id in 0..ASKERS {
+            let (tx, replies) = (tx.clone(), &replies);
+            scope.spawn(move || {
+                for batch in 0..1_000_000 / ASKERS / IN_FLIGHT + 1 {
+                    let question = |i| (batch * IN_FLIGHT + i) * ASKERS + id;
+                    let asked: [_; IN_FLIGHT as usize] = std::array::from_fn(|i| {
+                        let (answer, asked) = replies.pair().unwrap();
+                        tx.send((question(i as u64), answer)).unwrap();
+                        asked
+                    });
+                    for (i, mut asked) in (0..).zip(asked) {
+                        let answer = match i % 3 {
+                            0 => asked.recv(),
+                            1 => asked.recv_deadline(soon()),
+                            _ => pollster::block_on(asked),
+                        };
+                        assert_eq!(answer, Ok(!question(i)));
+                    }
+                }
+            });
+        }
+        drop(tx);
+    });
+    assert_eq!(replies.in_use(), 0);
+}
