@@ -1,1 +1,95 @@
-fn main() {}
+//! The `millrace` command.
+//!
+//! This room talks to people: it parses, prints and sets exit codes. What it shows comes from `millrace` and
+//! `millrace-lab`. Exit codes: 0 fine, 1 the answer is no, 2 wrong usage, 3 no such device, 4 the run failed.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "printing is what this program is for")]
+
+mod bench;
+mod devices;
+mod table;
+mod tour;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+use millrace::Error;
+
+/// A compute runtime: commands, kernels and memory on any device over one fast, bounded, lossless road.
+///
+/// Without a command it gives a tour: which devices there are, real work on each of them with its result checked, and
+/// what that cost.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = false, after_help = "Set MILLRACE_LOG=debug to see what happens inside.")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Task>,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// List the devices, what they can do, and why one cannot be used
+    Devices {
+        /// Print JSON for scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure, next to the peers and in the same run
+    Bench {
+        /// What to measure
+        #[arg(value_enum)]
+        group: bench::Group,
+        /// Fewer samples: some seconds instead of minutes
+        #[arg(long)]
+        quick: bool,
+        /// Also write the rows to this file
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+}
+
+/// How a run can end, other than well.
+pub(crate) enum Failure {
+    /// The answer is no.
+    No,
+    /// Something could not be done.
+    Failed(String),
+    /// A device could not be used.
+    Device(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Device(error)
+    }
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::from_env("MILLRACE_LOG");
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Nothing here leaves anything behind that an end in the middle could break: files are written whole.
+    if let Err(error) = ctrlc::set_handler(|| {
+        eprintln!("\nstopped");
+        std::process::exit(130);
+    }) {
+        eprintln!("warning: Ctrl-C will not be announced: {error}");
+    }
+    let result = match Arguments::parse().command {
+        None => tour::tour(),
+        Some(Task::Devices { json }) => devices::devices(json),
+        Some(Task::Bench { group, quick, json }) => bench::bench(group, quick, json.as_deref()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::No) => ExitCode::from(1),
+        Err(Failure::Failed(what)) => {
+            eprintln!("error: {what}");
+            ExitCode::from(4)
+        }
+        Err(Failure::Device(error)) => {
+            eprintln!("error: {error}");
+            ExitCode::from(if matches!(error, Error::NoSuchDevice { .. }) { 3 } else { 4 })
+        }
+    }
+}

@@ -38,6 +38,6 @@ pub use kernel::{
 pub use marker::{Marker, Signal};
 pub use memory::{Block, Buffer, BufferId, BufferSlice, Memory, Storage, View};
 pub use pool::{BlockSource, PoolStats};
-pub use runtime::{Found, Provider, Runtime};
+pub use runtime::{Found, Provider, Runtime, Unavailable};
 pub use stream::{Priority, Stream, StreamOptions, fan_out, fan_out_with};
 pub use ticket::Ticket;

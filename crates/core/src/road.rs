@@ -126,16 +126,12 @@ impl Core {
 
     /// Waits a while for the next command of the stream; false if it is time to do something else.
     fn linger(&self, lane: &Lane) -> bool {
-        if self.ready.lingering.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            return false; // one is enough
-        }
-        let more = poll_while_worthwhile(|| {
+        let more = self.ready.linger(|| {
             if !lane.ring.is_empty() {
                 return Some(true);
             }
             (self.ready.any() || self.ready.stopping.load(Ordering::Relaxed)).then_some(false)
         });
-        self.ready.lingering.store(0, Ordering::SeqCst);
         if more == Some(true) && self.ready.any() {
             // Somebody counted on us to take another stream.
             self.ready.wake_one();
@@ -257,8 +253,10 @@ pub(crate) struct Ready {
     work: Condvar,
     /// Streams that are ready, by priority: hints that need no lock.
     waiting: [AtomicUsize; LEVELS],
-    /// Workers that poll instead of sleeping: at most one.
-    lingering: AtomicUsize,
+    /// Whether a worker polls instead of sleeping: at most one does.
+    lingering: AtomicBool,
+    /// Streams that became ready so far.
+    pushed: AtomicUsize,
     stopping: AtomicBool,
 }
 
@@ -283,8 +281,9 @@ impl Ready {
         }
         let level = stream.priority as usize;
         state.queues[level].push_back(stream);
+        self.pushed.store(self.pushed.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.waiting[level].store(state.queues[level].len(), Ordering::SeqCst);
-        let wake = state.sleeping > 0 && self.lingering.load(Ordering::SeqCst) == 0;
+        let wake = state.sleeping > 0 && !self.lingering.load(Ordering::SeqCst);
         drop(state);
         if wake {
             self.work.notify_one();
@@ -313,6 +312,7 @@ impl Ready {
     /// The next stream to drive; blocks until there is one, and ends when the device stops.
     fn next(&self) -> Option<Arc<StreamInner>> {
         let mut state = self.lock();
+        let mut seen = self.pushed.load(Ordering::Relaxed);
         loop {
             if let Some(level) = state.choose() {
                 let stream = state.queues[level].pop_front();
@@ -325,10 +325,29 @@ impl Ready {
             if self.stopping.load(Ordering::Relaxed) {
                 return None;
             }
+            let pushed = self.pushed.load(Ordering::Relaxed);
+            if pushed != seen {
+                // Streams became ready and callers took them: more may follow.
+                seen = pushed;
+                drop(state);
+                self.linger(|| (self.any() || self.stopping.load(Ordering::Relaxed)).then_some(()));
+                state = self.lock();
+                continue;
+            }
             state.sleeping += 1;
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.sleeping -= 1;
         }
+    }
+
+    /// Polls for about as long as waking a worker would take, so that none has to be woken meanwhile.
+    fn linger<R>(&self, attempt: impl FnMut() -> Option<R>) -> Option<R> {
+        if self.lingering.swap(true, Ordering::SeqCst) {
+            return None; // one is enough
+        }
+        let result = poll_while_worthwhile(attempt);
+        self.lingering.store(false, Ordering::SeqCst);
+        result
     }
 
     /// Takes a stream out of the queue to drive it; false if it is not there, or something more urgent is.

@@ -28,6 +28,38 @@ pub trait Provider: Send + Sync + 'static {
     fn open(&self, id: &str) -> Result<Arc<dyn Backend>>;
 }
 
+/// A kind of device that this build cannot offer, so that users learn why.
+///
+/// ```
+/// use millrace_core::{DeviceKind, Runtime, Unavailable};
+/// let runtime = Runtime::new(vec![Box::new(Unavailable::new(DeviceKind::Cuda, "built without CUDA"))]);
+/// let error = runtime.open("cuda").unwrap_err();
+/// assert!(error.to_string().contains("built without CUDA"));
+/// ```
+#[derive(Debug, Clone)]
+pub struct Unavailable {
+    kind: DeviceKind,
+    reason: String,
+}
+
+impl Unavailable {
+    /// No device of this kind, for this reason.
+    pub fn new(kind: DeviceKind, reason: impl Into<String>) -> Self {
+        Self { kind, reason: reason.into() }
+    }
+}
+
+impl Provider for Unavailable {
+    fn list(&self) -> Vec<Found> {
+        let (id, name) = (self.kind.name().to_owned(), "none".to_owned());
+        vec![Found { id, kind: self.kind, name, unavailable: Some(self.reason.clone()) }]
+    }
+
+    fn open(&self, id: &str) -> Result<Arc<dyn Backend>> {
+        Err(Error::NoSuchDevice { wanted: id.into(), known: self.reason.as_str().into() })
+    }
+}
+
 /// The devices a program can use. There is no global state: two runtimes know nothing of each other.
 pub struct Runtime {
     providers: Vec<Box<dyn Provider>>,

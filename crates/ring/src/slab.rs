@@ -98,13 +98,21 @@ impl<T> Core<T> {
     }
 
     /// Puts a chain of free nodes on the list; says whether that was the last piece of an ownerless slab.
+    ///
+    /// Pointers, because another thread may free everything as soon as the nodes are on the list, while a reference
+    /// that was passed in would have to stay valid until we return.
+    ///
+    /// # Safety
+    /// The core is alive until the nodes are on the list, and the caller alone has them.
     #[inline]
-    fn put(&self, first: u32, last: &Node<T>, returned: u64) -> bool {
-        let mut head = self.head.load(Ordering::Relaxed);
+    unsafe fn put(this: NonNull<Self>, first: u32, last: NonNull<Node<T>>, returned: u64) -> bool {
+        // SAFETY: by contract; neither is used after the exchange succeeded.
+        let (list, last) = unsafe { (&this.as_ref().head, &last.as_ref().next) };
+        let mut head = list.load(Ordering::Relaxed);
         loop {
-            last.next.store((head & INDEX) as u32, Ordering::Relaxed);
+            last.store((head & INDEX) as u32, Ordering::Relaxed);
             let new = ((head & STICKY) | u64::from(first)).wrapping_sub(returned * ONE_OUT).wrapping_add(ONE_TAG);
-            match self.head.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed) {
+            match list.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return new & OWNERLESS != 0 && new & OUT == 0,
                 Err(now) => head = now,
             }
@@ -113,9 +121,10 @@ impl<T> Core<T> {
 }
 
 impl<T: Default> Core<T> {
-    /// Adds a chunk, unless another thread just did. False if the slab has reached its limit.
+    /// Adds a chunk, unless another thread just did. False if the slab has reached its limit. `home` is the pointer to
+    /// this core that it will be freed through.
     #[cold]
-    fn grow(&self) -> bool {
+    fn grow(&self, home: NonNull<Self>) -> bool {
         let mut grown = lock(&self.grown);
         if self.head.load(Ordering::Acquire) & INDEX != 0 {
             return true;
@@ -125,7 +134,6 @@ impl<T: Default> Core<T> {
             return false;
         }
         let (start, count) = ((FIRST << chunk) - FIRST, FIRST << chunk);
-        let home = NonNull::from(self);
         let nodes: Box<[Node<T>]> = (0..count)
             .map(|i| {
                 let index = (start + i + 1) as u32;
@@ -135,9 +143,9 @@ impl<T: Default> Core<T> {
         let nodes = Box::into_raw(nodes) as *mut Node<T>;
         self.chunks[chunk].store(nodes, Ordering::Release);
         *grown = chunk + 1;
-        // SAFETY: the chunk was just stored and has `count` nodes.
-        let last = unsafe { &*nodes.add(count - 1) };
-        self.put(start as u32 + 1, last, 0);
+        // SAFETY: the chunk was just stored and has `count` nodes, which nobody else knows yet. Whoever called us keeps
+        // the core alive.
+        unsafe { Self::put(home, start as u32 + 1, NonNull::new_unchecked(nodes.add(count - 1)), 0) };
         true
     }
 }
@@ -207,7 +215,7 @@ impl<T: Default + Send> Slab<T> {
             if let Some(node) = self.core().take() {
                 return Some(node);
             }
-            if !self.core().grow() {
+            if !self.core().grow(self.core) {
                 return None;
             }
         }
@@ -261,8 +269,8 @@ impl<T> Node<T> {
     pub(crate) unsafe fn give_back(node: NonNull<Self>) {
         // SAFETY: by contract the node is alive, which keeps its home alive.
         unsafe {
-            let (home, this) = (node.as_ref().home, node.as_ref());
-            if home.as_ref().put(this.index, this, 1) {
+            let (home, index) = (node.as_ref().home, node.as_ref().index);
+            if Core::put(home, index, node, 1) {
                 drop(Box::from_raw(home.as_ptr()));
             }
         }

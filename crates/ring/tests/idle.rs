@@ -1,5 +1,6 @@
 //! Waiting costs no processor time. In a process of its own, whose time is measured.
 #![cfg(all(not(loom), target_os = "linux"))]
+#![allow(clippy::unwrap_used)]
 
 use std::{
     env,

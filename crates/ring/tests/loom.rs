@@ -453,22 +453,28 @@ mod replies {
         });
     }
 
+    /// The next request may get the slot while the thread that answered the last one is still on its way out.
     #[test]
     fn a_slot_serves_the_next_request_cleanly() {
-        explore(2, || {
-            let pool = ReplyPool::new();
-            for round in 0..2 {
+        for takes_the_answer in [true, false] {
+            explore(3, move || {
+                let pool = ReplyPool::new();
                 let (answer, asked) = pool.pair().unwrap();
-                let sender = thread::spawn(move || answer.send(round));
-                if round == 0 {
-                    drop(asked);
-                    let _ = sender.join().unwrap();
+                let sender = thread::spawn(move || drop(answer.send(Box::new(1))));
+                if takes_the_answer {
+                    assert_eq!(asked.recv(), Ok(Box::new(1)));
                 } else {
-                    assert_eq!(asked.recv(), Ok(round));
-                    sender.join().unwrap().unwrap();
+                    drop(asked);
                 }
-            }
-        });
+                let (answer, mut asked) = pool.pair().unwrap();
+                let mut cx = Context::from_waker(Waker::noop());
+                assert!(std::pin::Pin::new(&mut asked).poll(&mut cx).is_pending());
+                answer.send(Box::new(2)).unwrap();
+                assert_eq!(asked.recv(), Ok(Box::new(2)));
+                sender.join().unwrap();
+                assert_eq!(pool.in_use(), 0);
+            });
+        }
     }
 
     #[test]

@@ -1,0 +1,68 @@
+//! `millrace devices`
+
+use millrace::{Found, Runtime};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+use crate::Failure;
+
+#[derive(Serialize)]
+struct Listing {
+    devices: Vec<Entry>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    id: String,
+    kind: &'static str,
+    name: String,
+    available: bool,
+    reason: Option<String>,
+    memory: Option<u64>,
+    max_groups: Option<[u32; 3]>,
+    max_threads: Option<u32>,
+    details: BTreeMap<String, String>,
+}
+
+/// A device as far as it can be described: opened for it, and closed again.
+fn describe(runtime: &Runtime, found: Found) -> Entry {
+    let opened = match found.unavailable {
+        Some(reason) => Err(reason),
+        None => runtime.open(&found.id).map_err(|error| error.to_string()),
+    };
+    let info = opened.as_ref().ok().map(|device| device.info());
+    Entry {
+        id: found.id,
+        kind: found.kind.name(),
+        name: found.name,
+        available: info.is_some(),
+        memory: info.map(|info| info.memory),
+        max_groups: info.map(|info| info.limits.groups),
+        max_threads: info.map(|info| info.limits.threads),
+        details: info.map(|info| info.details.iter().cloned().collect()).unwrap_or_default(),
+        reason: opened.err(),
+    }
+}
+
+pub(crate) fn devices(json: bool) -> Result<(), Failure> {
+    let runtime = millrace::runtime();
+    let devices: Vec<_> = runtime.devices().into_iter().map(|found| describe(&runtime, found)).collect();
+    if json {
+        let text = serde_json::to_string_pretty(&Listing { devices });
+        println!("{}", text.map_err(|error| Failure::Failed(error.to_string()))?);
+        return Ok(());
+    }
+    for device in devices {
+        match &device.reason {
+            None => println!("{:<8} {}", device.id, device.name),
+            Some(reason) => println!("{:<8} not available: {reason}", device.id),
+        }
+        for (name, value) in &device.details {
+            println!("         {name:<11} {value}");
+        }
+        if let (Some(groups), Some(threads)) = (device.max_groups, device.max_threads) {
+            println!("         {:<11} {groups:?} groups of {threads} threads", "launch");
+        }
+    }
+    Ok(())
+}

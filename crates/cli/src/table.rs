@@ -1,0 +1,26 @@
+//! Tables that look alike everywhere.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
+
+/// A table whose columns from `numbers` on are numbers.
+pub(crate) fn table(header: &[&str], numbers: usize) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(header.to_vec());
+    for (n, column) in table.column_iter_mut().enumerate() {
+        if n >= numbers {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// Nanoseconds as people say them.
+pub(crate) fn time(ns: f64) -> String {
+    match ns {
+        ns if ns < 1e3 => format!("{ns:.0} ns"),
+        ns if ns < 1e6 => format!("{:.2} µs", ns / 1e3),
+        ns if ns < 1e9 => format!("{:.2} ms", ns / 1e6),
+        ns => format!("{:.2} s", ns / 1e9),
+    }
+}
