@@ -48,6 +48,16 @@ pub struct Fill {
 }
 
 /// Finishes when everything before it on the stream has, and brings the first error that nobody waited for.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// let stream = device.stream()?;
+/// let panics = millrace::KernelSpec::new("panics").cpu(millrace::CpuKernel::per_group(|_| panic!("oh")));
+/// drop(stream.submit(device.kernel(&panics)?.launch())?); // nobody looks
+/// assert!(matches!(stream.synchronize(), Err(millrace::Error::Panicked(_))));
+/// assert!(stream.synchronize().is_ok(), "it is told once");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Synchronize;
 
@@ -56,6 +66,15 @@ pub struct Synchronize;
 pub struct WaitFor(pub(crate) Marker);
 
 /// One command. Its payload is shared with whoever made it, never copied on the way.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// use millrace::{Command, CommandKind};
+/// let buffer = device.allocate(64)?;
+/// let command = Command::from(buffer.write(0, vec![0; 64]));
+/// assert_eq!(command.duplicate()?.kind(), CommandKind::Write);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Command {
@@ -252,6 +271,16 @@ impl Request for Command {
 }
 
 /// A command that was not accepted, and why. It is handed back whole.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+/// let rejected = stream.submit(buffer.write(2, vec![1, 2, 3])).unwrap_err();
+/// assert_eq!(rejected.to_string(), "offset 2 and length 3 are not inside a buffer of 4 bytes");
+/// let millrace::Command::Write(write) = rejected.command else { unreachable!() };
+/// assert_eq!(write.data, vec![1, 2, 3], "and the bytes are back");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Rejected {
     /// Why.
     pub error: Error,

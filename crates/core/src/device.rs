@@ -84,6 +84,51 @@ pub struct DeviceInfo {
 
 /// What a device crate implements. It executes commands that were checked, in the order it is handed them; queues,
 /// tickets, pools and priorities are not its business.
+///
+/// ```
+/// use std::sync::Arc;
+/// use millrace::{Backend, Block, BlockSource, Command, DeviceInfo, DeviceKind, DeviceOptions, Error, KernelSpec, Limits};
+/// use millrace::{Device, Output, Result, Synchronize};
+///
+/// /// A device that does nothing, as fast as it can: what is left is the road.
+/// struct Null;
+///
+/// impl BlockSource for Null {
+///     fn allocate(&self, bytes: usize) -> Result<Box<dyn Block>> {
+///         Err(Error::SystemMemory(bytes as u64))
+///     }
+///     fn adopt(&self, bytes: bytes::Bytes) -> Result<Box<dyn Block>> {
+///         Err(Error::SystemMemory(bytes.len() as u64))
+///     }
+/// }
+///
+/// impl Backend for Null {
+///     fn info(&self) -> DeviceInfo {
+///         DeviceInfo {
+///             id: "null".into(),
+///             kind: DeviceKind::Cpu,
+///             name: "nothing".into(),
+///             limits: Limits::new([1; 3], 1),
+///             memory: 0,
+///             details: Vec::new(),
+///         }
+///     }
+///     fn workers(&self) -> usize {
+///         1
+///     }
+///     fn accept(&self, _: &KernelSpec) -> Result<()> {
+///         Ok(())
+///     }
+///     fn execute(&self, _: &Command) -> Result<Output> {
+///         Ok(Output::Done)
+///     }
+/// }
+///
+/// let device = Device::open(Arc::new(Null), DeviceOptions::default())?;
+/// let kernel = device.kernel(&KernelSpec::new("nothing"))?;
+/// device.stream()?.submit(kernel.launch())?.wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Backend: BlockSource {
     /// What the device is.
     fn info(&self) -> DeviceInfo;
@@ -96,6 +141,14 @@ pub trait Backend: BlockSource {
 }
 
 /// How a device is opened.
+///
+/// ```
+/// use millrace::{DeviceOptions, Error};
+/// let options = DeviceOptions::default().budget(1 << 20).workers(1);
+/// let device = millrace::runtime().open_with("cpu", options)?;
+/// assert!(matches!(device.allocate(2 << 20), Err(Error::OutOfMemory { budget: 1048576, .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DeviceOptions {
@@ -153,6 +206,17 @@ struct Workers {
 
 /// An open device. Clones are handles of the same context; every [`crate::Runtime::open`] makes a context of its own,
 /// with its own memory, threads and fate.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// println!("{}", device.info().name);
+/// let stream = device.stream()?;
+/// let ticket = stream.submit(millrace::Synchronize)?;
+/// device.shutdown(std::time::Instant::now() + std::time::Duration::from_secs(1))?;
+/// ticket.wait()?; // what was submitted has run
+/// assert!(stream.submit(millrace::Synchronize).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Device {
     context: Arc<Context>,

@@ -53,6 +53,15 @@ pub enum Event {
 /// A subscriber's end: events in order, with a count of those that did not fit.
 ///
 /// Events that happen while the queue is full are lost to this subscriber alone, and [`Self::missed`] says how many.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// let mut events = device.subscribe(8)?;
+/// device.stream()?.synchronize()?;
+/// assert!(matches!(events.try_next(), Some(millrace::Event::StreamOpened { .. })));
+/// assert_eq!(events.missed(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Subscription {
     receiver: mpsc::Receiver<Event>,

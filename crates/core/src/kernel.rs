@@ -202,6 +202,23 @@ type PerGroup = dyn Fn(&mut Group<'_>) + Send + Sync;
 type Whole = dyn Fn(&mut Launched<'_>) + Send + Sync;
 
 /// Code for the CPU device.
+///
+/// ```
+/// use millrace::{Access, CpuKernel, KernelSpec};
+/// let device = millrace::runtime().open("cpu")?;
+/// let reverse = KernelSpec::new("reverse")
+///     .binding::<u8>("from", Access::Read)
+///     .binding::<u8>("to", Access::Overwrite)
+///     .cpu(CpuKernel::whole(|launch| {
+///         let (from, to) = (launch.input::<u8>(0), launch.output::<u8>(1));
+///         to.iter_mut().zip(from.iter().rev()).for_each(|(to, from)| *to = *from);
+///     }));
+/// let (stream, kernel) = (device.stream()?, device.kernel(&reverse)?);
+/// let (from, to) = (device.adopt(&b"mill"[..])?, device.allocate(4)?);
+/// stream.run(kernel.launch().bind(&from).bind(&to))?;
+/// assert_eq!(&*stream.run(to.read(..))?, b"llim");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub enum CpuKernel {
     /// Called once for every group of the grid, on several threads. Each group writes its own piece of the outputs.
@@ -483,6 +500,22 @@ impl Recycle for LaunchBody {
 
 /// A kernel with its arguments. It is written in place into memory that is used again, so building one allocates
 /// nothing.
+///
+/// ```
+/// use millrace::{Access, CpuKernel, KernelSpec};
+/// let device = millrace::runtime().open("cpu")?;
+/// let spec = KernelSpec::new("where")
+///     .binding::<u32>("out", Access::Overwrite)
+///     .params::<u32>()
+///     .cpu(CpuKernel::per_group(|group| {
+///         let (id, add) = (group.id, group.params::<u32>());
+///         group.output::<u32>(0).fill(100 * id.y + id.x + add);
+///     }));
+/// let (stream, kernel, out) = (device.stream()?, device.kernel(&spec)?, device.allocate(4 * 6)?);
+/// stream.run(kernel.launch().bind(&out).grid([3, 2]).params(&7u32))?;
+/// assert_eq!(stream.run(out.read(..))?.to::<u32>(), [7, 8, 9, 107, 108, 109]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Launch {
     body: Loan<LaunchBody>,

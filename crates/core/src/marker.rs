@@ -25,12 +25,34 @@ struct State {
 }
 
 /// A place on a stream. Other streams, also of other devices, can wait for it.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// let (first, second) = (device.stream()?, device.stream()?);
+/// let buffer = device.allocate(1)?;
+/// first.submit(buffer.fill(.., 7))?;
+/// let filled = first.mark()?;
+/// second.submit(filled.wait())?;
+/// assert_eq!(second.run(buffer.read(..))?[0], 7);
+/// assert!(filled.is_reached());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Marker {
     inner: Arc<Inner>,
 }
 
 /// The command that reaches a marker. If it is dropped before it ran, those who wait get [`Error::MarkerBroken`].
+///
+/// ```
+/// use millrace::{Error, Marker};
+/// let device = millrace::runtime().open("cpu")?;
+/// let (marker, signal) = Marker::new();
+/// let waiting = device.stream()?.submit(marker.wait())?;
+/// drop(signal); // it will never be reached
+/// assert_eq!(waiting.wait(), Err(Error::MarkerBroken));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Signal {
     inner: Arc<Inner>,

@@ -169,6 +169,16 @@ impl Drop for BufferInner {
 
 /// An integer that names a buffer, for messages and tables. It keeps nothing alive: [`crate::Device::buffer`] answers
 /// with the buffer, or with [`Error::StaleHandle`] once that is gone.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// let buffer = device.allocate(8)?;
+/// let id = buffer.id();
+/// assert!(device.buffer(id)?.same_as(&buffer));
+/// drop(buffer);
+/// assert!(matches!(device.buffer(id), Err(millrace::Error::StaleHandle { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BufferId {
     /// Which device.
@@ -182,6 +192,16 @@ pub struct BufferId {
 /// Memory on a device. Clones are handles of the same memory; with the last one it returns to the pool.
 ///
 /// Never-written bytes read as zero.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// let stream = device.stream()?;
+/// let buffer = device.allocate(10)?;
+/// stream.submit(buffer.write(2, &b"abc"[..]))?;
+/// stream.submit(buffer.fill(8.., b'!'))?;
+/// assert_eq!(&*stream.run(buffer.read(..))?, b"\0\0abc\0\0\0!!");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Buffer {
     /// `None` only while it is being dropped.
     inner: Option<Arc<BufferInner>>,
@@ -316,6 +336,14 @@ impl fmt::Debug for Buffer {
 }
 
 /// A range of a buffer. Whether it is inside the buffer is checked when the command is submitted.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// let buffer = device.allocate(100)?;
+/// let slice = buffer.slice(10..20);
+/// assert_eq!((slice.range(), slice.len()), (10..20, 10));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct BufferSlice {
     pub(crate) buffer: Buffer,
@@ -387,6 +415,16 @@ impl From<&Buffer> for BufferSlice {
 }
 
 /// Bytes read from a buffer, in place where the device allows. They never change, whatever is done to the buffer.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// let (stream, buffer) = (device.stream()?, device.allocate(8)?);
+/// stream.run(buffer.write(0, [1u8, 0, 0, 0, 2, 0, 0, 0].to_vec()))?;
+/// let view = stream.run(buffer.read(..))?;
+/// stream.run(buffer.fill(.., 0))?;
+/// assert_eq!(view.to::<[u8; 4]>(), [[1, 0, 0, 0], [2, 0, 0, 0]], "a view does not change");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct View {
     memory: Arc<Memory>,

@@ -59,6 +59,16 @@ pub trait BlockSource: Send + Sync + 'static {
 }
 
 /// The pool's accounts, exact at the moment of the call.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// drop(device.allocate(1000)?);
+/// drop(device.allocate(1000)?);
+/// let memory = device.memory();
+/// assert_eq!((memory.in_use, memory.misses, memory.hits), (0, 1, 1));
+/// assert_eq!(device.trim(0), memory.reserved);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {

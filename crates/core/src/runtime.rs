@@ -61,6 +61,16 @@ impl Provider for Unavailable {
 }
 
 /// The devices a program can use. There is no global state: two runtimes know nothing of each other.
+///
+/// ```
+/// let runtime = millrace::runtime();
+/// for device in runtime.devices() {
+///     println!("{}: {}", device.id, device.unavailable.as_deref().unwrap_or("ready"));
+/// }
+/// let error = runtime.open("abacus").unwrap_err();
+/// assert!(error.to_string().contains("there is cpu"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Runtime {
     providers: Vec<Box<dyn Provider>>,
 }

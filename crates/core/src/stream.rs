@@ -36,6 +36,14 @@ pub enum Priority {
 }
 
 /// How a stream is to be.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// use millrace::{Priority, StreamOptions};
+/// let stream = device.stream_with(&StreamOptions::default().capacity(16).priority(Priority::High))?;
+/// assert_eq!(stream.capacity(), 16);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct StreamOptions {
@@ -200,6 +208,16 @@ impl Drop for StreamInner {
 
 /// An ordered, bounded queue of commands. Commands on one stream run in order; streams overlap. Clones are handles of
 /// the same stream, for as many threads as you like; what was submitted runs also after the last one is dropped.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+/// let written = stream.submit(buffer.write(0, vec![1, 2, 3, 4]))?; // does not wait
+/// let read = stream.submit(buffer.read(1..3))?; // runs after the write
+/// written.wait()?;
+/// assert_eq!(&*read.wait()?, [2, 3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Stream {
     pub(crate) inner: Arc<StreamInner>,
@@ -385,6 +403,18 @@ impl fmt::Debug for Stream {
 ///
 /// A command that names buffers or kernels only fits their device; for streams of several devices, say with
 /// [`fan_out_with`] what each of them gets.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// use std::time::{Duration, Instant};
+/// let streams = [device.stream()?, device.stream()?];
+/// let buffer = device.allocate(4)?;
+/// let tickets = millrace::fan_out(&streams, buffer.read(..), Instant::now() + Duration::from_secs(1));
+/// for ticket in tickets {
+///     ticket?.wait()?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn fan_out<'a>(
     streams: impl IntoIterator<Item = &'a Stream>,
     command: impl Into<Command>,
@@ -395,6 +425,21 @@ pub fn fan_out<'a>(
 }
 
 /// [`fan_out`] with a command made for each stream.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// let payload = bytes::Bytes::from_static(b"the same bytes on both");
+/// let devices = [millrace::runtime().open("cpu")?, millrace::runtime().open("cpu")?];
+/// let streams = [devices[0].stream()?, devices[1].stream()?];
+/// let buffers = [devices[0].allocate(payload.len())?, devices[1].allocate(payload.len())?];
+/// let mut next = buffers.iter();
+/// let write = |_: &_| Ok(next.next().expect("one each").write(0, payload.clone()).into());
+/// for ticket in millrace::fan_out_with(&streams, write, Instant::now() + Duration::from_secs(1)) {
+///     ticket?.wait()?;
+/// }
+/// assert_eq!(*streams[1].run(buffers[1].read(..))?, payload[..]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn fan_out_with<'a>(
     streams: impl IntoIterator<Item = &'a Stream>,
     mut command: impl FnMut(&Stream) -> Result<Command>,

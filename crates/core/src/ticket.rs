@@ -21,6 +21,15 @@ use crate::{
 
 /// The promise of a command's result. Block on it, await it, or drop it: an error that nobody waited for stays on the
 /// stream and comes up at the next [`crate::Synchronize`].
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// let stream = device.stream()?;
+/// let mut ticket = stream.submit(millrace::Synchronize)?;
+/// ticket.wait_for(std::time::Duration::from_secs(1))?; // block, with a limit
+/// pollster::block_on(stream.submit(millrace::Synchronize)?)?; // or await
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Ticket<T: Answer = ()> {
     reply: ReplyReceiver<Result<Output>>,
     stream: Arc<StreamInner>,

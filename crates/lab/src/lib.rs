@@ -1,1 +1,28 @@
-//! x
+//! The lab: measures Millrace side by side with its peers.
+//!
+//! A number from here was measured with equal work on both sides: the same [`Message`], the same capacity, a consumer on
+//! another thread that really consumes, an answer that is really awaited. The sides take turns within one run, so that
+//! whatever else the machine does falls on all of them, and a side that hangs becomes an error instead of a hang.
+//!
+//! - [`peers`]: every side behind the same small traits, with its way of waiting stated.
+//! - [`workloads`]: what is measured, each written once for all sides.
+//! - [`measure`]: samples, percentiles, taking turns, the watchdog.
+//! - [`commands`]: the groups of `millrace bench commands` and what they are held to.
+//! - [`report`]: the JSON that scripts may rely on.
+//!
+//! This room uses what users of Millrace use, and has no access to anything else.
+
+#![forbid(unsafe_code)]
+
+pub mod commands;
+mod error;
+pub mod machine;
+pub mod measure;
+mod message;
+pub mod peers;
+pub mod report;
+mod targets;
+pub mod workloads;
+
+pub use error::{Error, Result};
+pub use message::{Message, payload};

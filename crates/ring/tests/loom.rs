@@ -529,18 +529,19 @@ mod slab {
         });
     }
 
-    /// One thread takes two and returns them in the other order while the other is about to take the first.
+    /// While one thread is about to take the first free object, the other takes two and returns the first: the list
+    /// begins as before and as many are out, but the second is gone.
     #[test]
     fn a_free_list_that_changed_and_looks_the_same_is_noticed() {
         explore(3, || {
             let slab = loom::sync::Arc::new(Slab::<Thing>::new());
             drop([(); 3].map(|()| slab.take().unwrap()));
-            let theirs = slab.clone();
+            let (theirs, out) = (slab.clone(), slab.take().unwrap());
             let other = thread::spawn(move || {
-                let first = theirs.take().unwrap();
-                let second = theirs.take().unwrap();
-                drop(first);
+                let (first, second) = (theirs.take().unwrap(), theirs.take().unwrap());
                 second.0.set(1);
+                drop(out);
+                drop(first);
                 assert_eq!(second.0.get(), 1);
             });
             let pair = [slab.take().unwrap(), slab.take().unwrap()];
