@@ -7,11 +7,12 @@
 //! why no buffer can show another context's bytes.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, Weak,
+    Arc, Weak,
     atomic::{AtomicU64, Ordering},
 };
 
 use bytes::Bytes;
+use millrace_ring::{BriefGuard, BriefLock};
 
 use crate::{
     Error, Result,
@@ -111,7 +112,7 @@ pub(crate) struct PoolCore {
     device: u64,
     budget: u64,
     source: Arc<dyn BlockSource>,
-    state: Mutex<State>,
+    state: BriefLock<State>,
     reserved: AtomicU64,
     reserved_peak: AtomicU64,
 }
@@ -138,7 +139,7 @@ impl PoolCore {
             device,
             budget,
             source,
-            state: Mutex::new(State { free, ..State::default() }),
+            state: BriefLock::new(State { free, ..State::default() }),
             reserved: AtomicU64::new(0),
             reserved_peak: AtomicU64::new(0),
         })
@@ -148,8 +149,8 @@ impl PoolCore {
         self.device
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> BriefGuard<'_, State> {
+        self.state.lock()
     }
 
     /// Takes `bytes` of the budget, if they are left.

@@ -179,9 +179,7 @@ impl Core {
             Ok(_) => Event::Completed { stream: stream.id, command: kind },
             Err(error) => Event::Failed { stream: stream.id, command: kind, error: error.clone() },
         });
-        if let Err(Err(error)) = reply.send(result)
-            && error != Error::Cancelled
-        {
+        if let Err(Err(error)) = reply.send(result) {
             stream.keep_error(error);
         }
         Advance::Finished
@@ -276,7 +274,8 @@ impl Ready {
     /// Puts a stream into the queue, unless it is there, and sees to it that somebody takes it.
     pub(crate) fn push(&self, stream: Arc<StreamInner>) {
         let mut state = self.lock();
-        if stream.queued.swap(true, Ordering::Relaxed) {
+        // After the end nobody would take it out again.
+        if self.stopping.load(Ordering::Relaxed) || stream.queued.swap(true, Ordering::Relaxed) {
             return;
         }
         let level = stream.priority as usize;

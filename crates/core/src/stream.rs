@@ -149,8 +149,9 @@ impl StreamInner {
         self.progress.store(self.progress.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
+    /// Whether something is waiting or running. The ring is asked as well: a submitter may not have counted yet.
     pub(crate) fn is_busy(&self) -> bool {
-        self.pending.load(Ordering::SeqCst) > 0
+        !self.ring.is_empty() || self.pending.load(Ordering::SeqCst) > 0
     }
 
     /// Counts out what a driver has finished; true if there is more.
@@ -167,8 +168,11 @@ impl StreamInner {
         self.ring.close();
     }
 
-    /// Keeps an error that nobody waited for, if it is the first.
+    /// Keeps an error that nobody waited for, if it is the first. Who cancels and leaves knows already.
     pub(crate) fn keep_error(&self, error: Error) {
+        if error == Error::Cancelled {
+            return;
+        }
         self.unclaimed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 

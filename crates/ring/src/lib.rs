@@ -20,6 +20,7 @@
 mod drops;
 mod error;
 mod fence;
+mod lock;
 pub mod mpsc;
 pub mod reply;
 mod slab;
@@ -30,5 +31,6 @@ mod wait;
 pub use error::{
     CapacityError, MAX_CAPACITY, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError,
 };
+pub use lock::{BriefGuard, BriefLock};
 pub use slab::{Loan, MAX_OUT, Recycle, Slab};
 pub use wait::poll_while_worthwhile;

@@ -1,0 +1,261 @@
+//! What our rows are held to. A target is a ratio to a peer or to the machine's own limit in the same run, unless it is
+//! a size, a count, or one of the absolute figures that users were promised.
+
+use crate::{
+    measure::{Better, Measured, Summary},
+    report::Row,
+};
+
+/// The channels that a Rust program would otherwise use.
+const CHANNELS: [&str; 5] = ["crossbeam", "kanal", "flume", "std", "tokio-mpsc"];
+
+/// Conditions that a row must meet, as text and whether they hold.
+#[derive(Default)]
+struct Conditions(Vec<(String, bool)>);
+
+impl Conditions {
+    fn add(&mut self, text: String, holds: bool) -> &mut Self {
+        self.0.push((text, holds));
+        self
+    }
+
+    /// Nothing is added without something to compare with.
+    fn at_most(&mut self, what: &str, value: f64, limit: Option<f64>, why: &str) -> &mut Self {
+        if let Some(limit) = limit {
+            self.add(format!("{what} <= {} ({why})", short(limit)), value <= limit);
+        }
+        self
+    }
+
+    fn at_least(&mut self, what: &str, value: f64, limit: Option<f64>, why: &str) -> &mut Self {
+        if let Some(limit) = limit {
+            self.add(format!("{what} >= {} ({why})", short(limit)), value >= limit);
+        }
+        self
+    }
+
+    fn set(self, row: &mut Row) {
+        if self.0.is_empty() || row.is_error() {
+            return;
+        }
+        let text = |(text, holds): &(String, bool)| if *holds { text.clone() } else { format!("{text} [missed]") };
+        row.target = Some(self.0.iter().map(text).collect::<Vec<_>>().join("; "));
+        row.met = Some(self.0.iter().all(|(_, holds)| *holds));
+    }
+}
+
+/// A number with three digits that matter.
+fn short(value: f64) -> String {
+    match value.abs() {
+        v if v >= 1e6 => format!("{:.3e}", value),
+        v if v >= 100.0 => format!("{value:.0}"),
+        v if v >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+fn is_peer(row: &Row) -> bool {
+    !row.is_ours() && !matches!(row.side(), "limit" | "copy")
+}
+
+fn is_channel(row: &Row) -> bool {
+    CHANNELS.contains(&row.side())
+}
+
+/// The best value among rows of a case, and whose it is.
+fn best(
+    rows: &[Row],
+    case: &str,
+    among: fn(&Row) -> bool,
+    value: fn(&Row) -> Option<f64>,
+) -> Option<(f64, String)> {
+    let candidates = rows.iter().filter(|row| row.case() == case && among(row));
+    let valued = candidates.filter_map(|row| Some((value(row)?, row)));
+    let best = valued.reduce(|a, b| {
+        let b_wins = match a.1.better {
+            Better::Lower => b.0 < a.0,
+            Better::Higher => b.0 > a.0,
+        };
+        if b_wins { b } else { a }
+    });
+    best.map(|(value, row)| (value, row.side().to_owned()))
+}
+
+fn p50(row: &Row) -> Option<f64> {
+    row.p50
+}
+
+fn p99(row: &Row) -> Option<f64> {
+    row.p99
+}
+
+fn value_of(rows: &[Row], id: &str) -> Option<f64> {
+    rows.iter().find(|row| row.id == id)?.p50
+}
+
+/// Judges every row of ours by what `conditions` says of it, given all rows and its median.
+fn judge(rows: &mut [Row], conditions: impl Fn(&[Row], &Row, f64) -> Conditions) {
+    let judged: Vec<_> = rows
+        .iter()
+        .map(|row| row.p50.filter(|_| row.is_ours()).map(|median| conditions(rows, row, median)))
+        .collect();
+    for (row, conditions) in rows.iter_mut().zip(judged) {
+        if let Some(conditions) = conditions {
+            conditions.set(row);
+        }
+    }
+}
+
+/// Adds a row that is computed from others.
+fn add_computed(rows: &mut Vec<Row>, id: &str, unit: &'static str, value: Option<f64>) {
+    let Some((value, group)) = value.zip(rows.first().map(|row| row.group.clone())) else { return };
+    let outcome = Ok(Summary { p50: value, p99: value, mean: value });
+    rows.push(Row::new(&group, Measured { id: id.to_owned(), unit, better: Better::Higher, outcome }));
+}
+
+pub(crate) fn send(rows: &mut Vec<Row>) {
+    judge(rows, |rows, row, median| {
+        let mut conditions = Conditions::default();
+        if let Some((fastest, name)) = best(rows, row.case(), is_channel, p50) {
+            conditions.at_most("p50", median, Some(fastest), &format!("{name}, the fastest channel"));
+        }
+        if row.case() == "small" {
+            conditions.at_most("p50", median, Some(100.0), "seed");
+        }
+        if row.case() == "large-1MiB" {
+            let small = value_of(rows, &format!("{}/large-1KiB", row.side()));
+            conditions.at_most("p50", median, small.map(|ns| ns * 1.1), "1.1 x 1 KiB");
+        }
+        conditions
+    });
+}
+
+pub(crate) fn round_trip(rows: &mut Vec<Row>) {
+    judge(rows, |rows, row, median| {
+        let mut conditions = Conditions::default();
+        if row.side() == "millrace" {
+            conditions.at_most("p50", median, value_of(rows, "limit").map(|ns| ns * 1.5), "1.5 x limit");
+        }
+        if let Some((fastest, name)) = best(rows, "", is_peer, p50) {
+            conditions.at_most("p50", median, Some(fastest), &format!("{name}, the fastest peer"));
+        }
+        if let (Some((tail, name)), Some(ours)) = (best(rows, "", is_peer, p99), row.p99) {
+            conditions.at_most("p99", ours, Some(tail), &format!("{name}, the best tail"));
+        }
+        conditions.at_most("p50", median, Some(5000.0), "seed");
+        conditions
+    });
+    let factor = value_of(rows, "mutex-yield").zip(value_of(rows, "millrace")).map(|(theirs, ours)| theirs / ours);
+    add_computed(rows, "millrace/over-mutex-yield", "x", factor);
+}
+
+pub(crate) fn after_idle(rows: &mut Vec<Row>) {
+    judge(rows, |rows, _, median| {
+        let mut conditions = Conditions::default();
+        conditions.at_most("p50", median, value_of(rows, "limit").map(|ns| ns * 1.25), "1.25 x one park and unpark");
+        conditions
+    });
+}
+
+pub(crate) fn throughput(rows: &mut Vec<Row>) {
+    judge(rows, |rows, row, median| {
+        let mut conditions = Conditions::default();
+        let factor = if row.side() == "millrace-spsc" { 2.0 } else { 1.0 };
+        if let Some((fastest, name)) = best(rows, row.case(), is_peer, p50) {
+            conditions.at_least("p50", median, Some(fastest * factor), &format!("{factor} x {name}, the fastest peer"));
+        }
+        if row.case() == "10000" {
+            let at_1000 = value_of(rows, &format!("{}/1000", row.side()));
+            conditions.at_least("p50", median, at_1000.map(|rate| rate * 0.85), "flat: 0.85 x batches of 1000");
+        }
+        conditions.at_least("p50", median, Some(500e3), "seed");
+        conditions
+    });
+}
+
+pub(crate) fn throughput_many(rows: &mut Vec<Row>) {
+    judge(rows, |rows, _, median| {
+        let mut conditions = Conditions::default();
+        if let Some((fastest, name)) = best(rows, "", is_peer, p50) {
+            conditions.at_least("p50", median, Some(fastest * 1.2), &format!("1.2 x {name}, the fastest peer"));
+        }
+        conditions
+    });
+}
+
+pub(crate) fn overload(rows: &mut Vec<Row>) {
+    judge(rows, |rows, _, median| {
+        let mut conditions = Conditions::default();
+        if let Some((fastest, name)) = best(rows, "", is_peer, p50) {
+            conditions.at_least("p50", median, Some(fastest), &format!("{name}, the fastest peer"));
+        }
+        conditions
+    });
+}
+
+pub(crate) fn contention(rows: &mut Vec<Row>) {
+    judge(rows, |rows, _, median| {
+        let mut conditions = Conditions::default();
+        if let Some((fastest, name)) = best(rows, "", is_peer, p50) {
+            conditions.at_most("p50", median, Some(fastest), &format!("{name}, the fastest peer"));
+        }
+        conditions.at_most("p50", median, Some(5.0), "seed");
+        conditions
+    });
+    let factor = value_of(rows, "mutex-yield").zip(value_of(rows, "millrace")).map(|(theirs, ours)| theirs / ours);
+    add_computed(rows, "millrace/over-mutex-yield", "x", factor);
+}
+
+pub(crate) fn backpressure(rows: &mut Vec<Row>) {
+    judge(rows, |rows, row, median| {
+        let mut conditions = Conditions::default();
+        match row.case() {
+            "" => {
+                let alone = value_of(rows, "limit").map(|ms| ms * 1.05);
+                conditions.at_most("p50", median, alone, "1.05 x the consumer alone");
+            }
+            "producer-cpu" => {
+                conditions.at_most("p50", median, Some(5.0), "a blocked producer sleeps");
+            }
+            "lost" => {
+                conditions.at_most("mean", row.mean.unwrap_or(f64::NAN), Some(0.0), "nothing is lost");
+            }
+            _ => {
+                conditions.at_most("p99", row.p99.unwrap_or(f64::NAN), Some(100.0), "capacity");
+            }
+        }
+        conditions
+    });
+}
+
+pub(crate) fn bytes_clone(rows: &mut Vec<Row>) {
+    judge(rows, |_, _, median| {
+        let mut conditions = Conditions::default();
+        conditions.at_most("p50", median, Some(100.0), "seed");
+        conditions
+    });
+}
+
+pub(crate) fn memory_pool(rows: &mut Vec<Row>) {
+    judge(rows, |rows, row, median| {
+        let mut conditions = Conditions::default();
+        let case = row.case();
+        if case.starts_with("cycle") {
+            conditions.at_most("p50", median, value_of(rows, &format!("malloc/{case}")), "malloc + free");
+        }
+        let (limit, why) = match case {
+            "write-1KiB" | "read-1KiB" => (100.0, "seed"),
+            _ => (50.0, "a hit"),
+        };
+        conditions.at_most("p50", median, Some(limit), why);
+        conditions
+    });
+}
+
+pub(crate) fn submit(rows: &mut Vec<Row>) {
+    judge(rows, |_, _, median| {
+        let mut conditions = Conditions::default();
+        conditions.at_most("p50", median, Some(100.0), "seed");
+        conditions
+    });
+}
