@@ -1,11 +1,12 @@
 //! Tables that look alike everywhere.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 
 /// A table whose columns from `numbers` on are numbers.
 pub(crate) fn table(header: &[&str], numbers: usize) -> Table {
     let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    let rule = LineStyle::none().fill('─').junction('─');
+    table.load_style(TableStyle::new().header_separator(rule)).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(header.to_vec());
     for (n, column) in table.column_iter_mut().enumerate() {
         if n >= numbers {

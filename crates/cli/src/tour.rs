@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressStyle};
-use millrace::{ring, prelude::*};
+use millrace::{prelude::*, ring};
 
 use crate::{
     Failure,
@@ -204,7 +204,10 @@ fn latencies(device: &Device) -> Result<Vec<(&'static str, f64)>, Error> {
         median_after(asleep, 50, 1, || stream.submit(Synchronize)?.wait())?
     }));
     rows.push(("write 1 KiB and wait", median(200, 100, || stream.run(small.write(0, payload.clone())))?));
-    rows.push(("read 1 KiB (a view)", median(200, 100, || stream.run(small.read(..)).map(|view| drop(black_box(view))))?));
+    rows.push((
+        "read 1 KiB (a view)",
+        median(200, 100, || stream.run(small.read(..)).map(|view| drop(black_box(view))))?,
+    ));
     let add = || kernel.launch().bind(&small).bind(&other).params(&2f32).over(256, 256);
     stream.submit(add())?.wait()?;
     rows.push(("kernel on 256 numbers and wait", median(200, 100, || stream.run(add()))?));
@@ -279,7 +282,11 @@ pub(crate) fn tour() -> Result<(), Failure> {
         println!("\n{out}");
         opened.shutdown(Instant::now() + Duration::from_secs(5))?;
     }
-    println!("\n{} after {}.", if all_well { "All well" } else { "NOT all well" }, time(begin.elapsed().as_nanos() as f64));
+    println!(
+        "\n{} after {}.",
+        if all_well { "All well" } else { "NOT all well" },
+        time(begin.elapsed().as_nanos() as f64)
+    );
     println!("Next: `millrace devices`, `millrace bench commands --quick`, `millrace --help`.");
     if all_well { Ok(()) } else { Err(Failure::No) }
 }

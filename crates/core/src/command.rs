@@ -288,8 +288,8 @@ pub struct Rejected {
     pub command: Command,
 }
 
-impl From<Rejected> for Error {
-    fn from(rejected: Rejected) -> Self {
+impl From<Box<Rejected>> for Error {
+    fn from(rejected: Box<Rejected>) -> Self {
         rejected.error
     }
 }

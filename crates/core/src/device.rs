@@ -224,7 +224,9 @@ pub struct Device {
 
 impl Device {
     /// Opens a context on a backend. Programs use [`crate::Runtime::open`].
-    pub fn open(backend: Arc<dyn Backend>, options: DeviceOptions) -> Result<Self> {
+    pub fn open(backend: Arc<dyn Backend>, mut options: DeviceOptions) -> Result<Self> {
+        // What the clock can still add to a moment.
+        options.timeout = options.timeout.min(Duration::from_secs(60 * 60 * 24 * 365));
         let info = backend.info();
         let id = NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed);
         let budget = options.budget.unwrap_or(info.memory / 4 * 3);

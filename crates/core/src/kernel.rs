@@ -491,10 +491,12 @@ impl LaunchBody {
 
 impl Recycle for LaunchBody {
     fn recycle(&mut self) {
-        self.bindings.clear();
         self.params.clear();
-        (self.kernel, self.bound, self.params_given) = (None, 0, 0);
+        (self.bound, self.params_given) = (0, 0);
         (self.grid, self.block) = (Dim3::ONE, Dim3::ONE);
+        // Last, because what they own may panic when it is dropped; both are gone from here in any case.
+        let _kernel = self.kernel.take();
+        self.bindings.clear();
     }
 }
 

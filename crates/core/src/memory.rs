@@ -103,6 +103,9 @@ impl Storage {
     /// Notes that `range` was written. What lies between it and the rest that is defined must have been made zero:
     /// [`Self::gap`] says what that is.
     pub fn define(&mut self, range: &Range<usize>) {
+        if range.is_empty() {
+            return; // it would define what lies between
+        }
         self.defined = if self.defined.is_empty() {
             range.clone()
         } else {
@@ -144,7 +147,7 @@ impl BufferInner {
     pub(crate) fn new(
         pool: Arc<PoolCore>,
         class: Option<Class>,
-        index: u32,
+        (index, generation): (u32, u32),
         len: usize,
         memory: Arc<Memory>,
         defined: Range<usize>,
@@ -153,10 +156,10 @@ impl BufferInner {
             pool,
             class,
             index,
-            generation: AtomicU32::new(0),
+            generation: AtomicU32::new(generation),
             live: AtomicBool::new(true),
             len: AtomicUsize::new(len),
-            storage: RwLock::new(Storage { memory, defined, generation: 0 }),
+            storage: RwLock::new(Storage { memory, defined, generation }),
         }
     }
 }

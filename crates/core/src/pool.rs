@@ -98,7 +98,8 @@ struct State {
     free: Vec<Vec<Arc<BufferInner>>>,
     /// Every buffer by its index, free ones included.
     table: Vec<Weak<BufferInner>>,
-    vacant: Vec<u32>,
+    /// Places of the table that are free, and the generation that is next there: no handle of old names a new buffer.
+    vacant: Vec<(u32, u32)>,
     in_use: u64,
     buffers: u64,
     in_use_peak: u64,
@@ -219,12 +220,12 @@ impl PoolCore {
         memory: Arc<Memory>,
         defined: usize,
     ) -> Buffer {
-        let index = state.vacant.pop().unwrap_or_else(|| {
+        let place = state.vacant.pop().unwrap_or_else(|| {
             state.table.push(Weak::new());
-            state.table.len() as u32 - 1
+            (state.table.len() as u32 - 1, 0)
         });
-        let inner = Arc::new(BufferInner::new(this.clone(), class, index, len, memory, 0..defined));
-        state.table[index as usize] = Arc::downgrade(&inner);
+        let inner = Arc::new(BufferInner::new(this.clone(), class, place, len, memory, 0..defined));
+        state.table[place.0 as usize] = Arc::downgrade(&inner);
         Buffer::from_inner(inner)
     }
 
@@ -250,7 +251,7 @@ impl PoolCore {
             state.retire(inner);
         }
         state.table[inner.index as usize] = Weak::new();
-        state.vacant.push(inner.index);
+        state.vacant.push((inner.index, inner.generation.load(Ordering::Relaxed)));
     }
 
     pub(crate) fn find(&self, id: BufferId) -> Result<Buffer> {

@@ -143,10 +143,10 @@ impl Core {
     fn advance(&self, stream: &Arc<StreamInner>, envelope: Envelope, lane: &mut Lane, ran: &mut isize) -> Advance {
         let refusal = if self.aborting.load(Ordering::Relaxed) {
             Some(Error::Aborted)
-        } else if envelope.reply.is_cancelled() {
-            Some(Error::Cancelled)
         } else if envelope.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             Some(Error::Deadline)
+        } else if envelope.reply.is_cancelled() {
+            Some(Error::Cancelled)
         } else {
             None
         };
@@ -179,8 +179,11 @@ impl Core {
             Ok(_) => Event::Completed { stream: stream.id, command: kind },
             Err(error) => Event::Failed { stream: stream.id, command: kind, error: error.clone() },
         });
-        if let Err(Err(error)) = reply.send(result) {
-            stream.keep_error(error);
+        let cancelled = reply.is_cancelled();
+        if let Err(Err(error)) = reply.send(result)
+            && !(cancelled && error == Error::Deadline)
+        {
+            stream.keep_error(error); // a ticket that told of its deadline has cancelled
         }
         Advance::Finished
     }
@@ -213,15 +216,23 @@ impl Core {
             if let (Command::Launch(launch), Some(start)) = (&command, start) {
                 launch.body().kernel().took(start.elapsed());
             }
-            // Before the answer, so that whoever waited finds the buffers free.
-            drop(command);
             result
         };
-        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-            let error = Error::from_panic(&*panic);
-            quietly_drop(panic);
-            Err(error)
-        })
+        let ran = catch_unwind(AssertUnwindSafe(run));
+        // Before the answer, so that whoever waited finds the buffers free. By itself, because a second panic on the way
+        // out of the first would end the process.
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(command)));
+        let panic = match (ran, dropped) {
+            (Ok(result), Ok(())) => return result,
+            (Ok(_), Err(panic)) => panic,
+            (Err(panic), dropped) => {
+                quietly_drop(dropped);
+                panic
+            }
+        };
+        let error = Error::from_panic(&*panic);
+        quietly_drop(panic);
+        Err(error)
     }
 }
 
@@ -318,6 +329,12 @@ impl Ready {
                 self.waiting[level].store(state.queues[level].len(), Ordering::SeqCst);
                 if let Some(stream) = &stream {
                     stream.queued.store(false, Ordering::Relaxed);
+                }
+                // Several may have become ready while one worker lingered and nobody was woken.
+                let wake = state.sleeping > 0 && self.any();
+                drop(state);
+                if wake {
+                    self.work.notify_one();
                 }
                 return stream;
             }

@@ -154,6 +154,12 @@ impl StreamInner {
         !self.ring.is_empty() || self.pending.load(Ordering::SeqCst) > 0
     }
 
+    /// Whether nothing waits. `pending` alone does not tell: a command that ran before its submitter has counted it
+    /// hides one that was submitted since.
+    fn is_empty(&self) -> bool {
+        self.ring.is_empty() && self.lane.try_lock().is_ok_and(|lane| lane.front.is_none())
+    }
+
     /// Counts out what a driver has finished; true if there is more.
     #[inline]
     pub(crate) fn finished(&self, commands: isize) -> bool {
@@ -352,18 +358,21 @@ impl Stream {
         let command = request.into();
         let inner = &self.inner;
         let core = &inner.context.core;
-        // Whoever lifts `pending` from zero has the right to drive, and the queue is empty.
+        // Whoever lifts `pending` from zero has the right to drive.
         if command.is_brief()
             && !core.ready.has_before(inner.priority)
             && inner.pending.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         {
-            if let Err(error) = self.may_run_here(&command) {
+            if inner.is_empty() {
+                if let Err(error) = self.may_run_here(&command) {
+                    core.leave(inner, 1);
+                    return Err(error);
+                }
+                let output = core.run_here(inner, command);
                 core.leave(inner, 1);
-                return Err(error);
+                return R::Answer::from_output(output?);
             }
-            let output = core.run_here(inner, command);
             core.leave(inner, 1);
-            return R::Answer::from_output(output?);
         }
         Ok(self.submit(command).map_err(|r| r.error)?.wait().map(R::Answer::from_output)??)
     }
@@ -424,8 +433,15 @@ pub fn fan_out<'a>(
     command: impl Into<Command>,
     deadline: Instant,
 ) -> Vec<Result<Ticket<Output>, Box<Rejected>>> {
-    let command = command.into();
-    fan_out_with(streams, |_| command.duplicate(), deadline)
+    let streams: Vec<_> = streams.into_iter().collect();
+    let (mut command, mut left) = (Some(command.into()), streams.len());
+    // The last one gets the command itself: a signal that stayed behind would break its marker.
+    let next = |_: &Stream| {
+        left -= 1;
+        let kept = if left == 0 { command.take().map(Ok) } else { command.as_ref().map(Command::duplicate) };
+        kept.unwrap_or(Err(Error::Closed)) // not reached: it is taken once, for the last
+    };
+    fan_out_with(streams, next, deadline)
 }
 
 /// [`fan_out`] with a command made for each stream.

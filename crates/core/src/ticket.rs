@@ -35,8 +35,10 @@ pub struct Ticket<T: Answer = ()> {
     stream: Arc<StreamInner>,
     deadline: Option<Instant>,
     alarm: Option<Alarm>,
-    /// The result was given out, or the deadline was reported.
+    /// The result was given out.
     settled: bool,
+    /// It was reported that the command's own deadline has passed.
+    told_late: bool,
     answer: PhantomData<fn() -> T>,
 }
 
@@ -47,7 +49,7 @@ impl<T: Answer> Ticket<T> {
         stream: Arc<StreamInner>,
         deadline: Option<Instant>,
     ) -> Self {
-        Self { reply, stream, deadline, alarm: None, settled: false, answer: PhantomData }
+        Self { reply, stream, deadline, alarm: None, settled: false, told_late: false, answer: PhantomData }
     }
 
     /// Blocks until the command is finished, or until its deadline. Without a deadline, gives up with
@@ -122,9 +124,18 @@ impl<T: Answer> Ticket<T> {
                 self.settled = true;
                 T::from_output(result?)
             }
-            Err(ReplyError::Deadline) => Err(Error::Deadline),
+            Err(ReplyError::Deadline) => Err(self.late()),
             Err(ReplyError::Abandoned) => Err(Error::Closed),
         }
+    }
+
+    /// A deadline passed. If it is the command's own, nobody has to be told again.
+    fn late(&mut self) -> Error {
+        if self.deadline.is_some_and(|own| own <= Instant::now()) {
+            self.told_late = true;
+            self.reply.cancel();
+        }
+        Error::Deadline
     }
 }
 
@@ -139,7 +150,7 @@ impl<T: Answer> Future for Ticket<T> {
         }
         if let Some(deadline) = this.deadline {
             if Instant::now() >= deadline {
-                return Poll::Ready(Err(Error::Deadline));
+                return Poll::Ready(Err(this.late()));
             }
             // Without a thread for it the answer itself is what wakes the task.
             this.alarm = this.stream.timer().wake_at(deadline, cx.waker().clone());
@@ -154,6 +165,7 @@ impl<T: Answer> Drop for Ticket<T> {
     fn drop(&mut self) {
         if !self.settled
             && let Some(Ok(Err(error))) = self.reply.try_recv()
+            && !(self.told_late && error == Error::Deadline)
         {
             self.stream.keep_error(error);
         }

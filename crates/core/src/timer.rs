@@ -98,12 +98,14 @@ impl Drop for Alarm {
     fn drop(&mut self) {
         if let Some(timer) = self.timer.upgrade() {
             let mut state = timer.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.wakers.remove(&self.number);
+            let waker = state.wakers.remove(&self.number);
             // Entries without a waker are dropped when they are due, or here once they are most of the heap.
             if state.due.len() > 64 && state.due.len() > 4 * state.wakers.len() {
                 let State { due, wakers, .. } = &mut *state;
                 due.retain(|Reverse((_, number))| wakers.contains_key(number));
             }
+            drop(state);
+            drop(waker); // foreign code, so not under the lock
         }
     }
 }

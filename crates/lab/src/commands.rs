@@ -110,11 +110,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Report 
 }
 
 /// [`run`] with an effort of your own, and only the groups that `wanted` says yes to.
-pub fn run_groups(
-    effort: &Effort,
-    wanted: &dyn Fn(&str) -> bool,
-    progress: &mut dyn FnMut(Progress<'_>),
-) -> Report {
+pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
     let machine = Machine::now();
     let groups: Vec<_> = groups(effort).into_iter().filter(|group| wanted(group.name)).collect();
     let total = groups.iter().map(|group| group.sides.len() * effort.rounds).sum();
@@ -155,9 +151,7 @@ fn groups(effort: &Effort) -> Vec<Group> {
         sides!(effort, stream_one: Millrace, MillraceSpsc, Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexYield,
             MutexCondvar)
     };
-    let four_to_one = |effort: &Effort| {
-        sides!(effort, stream_many: Millrace, Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexYield, MutexCondvar)
-    };
+    let four_to_one = |effort: &Effort| sides!(effort, stream_many: Millrace, Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexYield, MutexCondvar);
     let mut send = sides!(effort, send_receive: Millrace, MillraceSpsc, Crossbeam, Kanal, Flume, Std, TokioMpsc,
         TokioBroadcast, MutexYield, MutexCondvar, Limit);
     let mut round_trips = sides!(effort, round_trip: Millrace, Crossbeam, Kanal, Flume, Std, TokioMpsc,

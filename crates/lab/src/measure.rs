@@ -104,10 +104,7 @@ pub struct Side {
 
 impl Side {
     /// A side and what it does in a round.
-    pub fn new(
-        name: impl Into<String>,
-        round: impl Fn() -> Result<Vec<Metric>> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn new(name: impl Into<String>, round: impl Fn() -> Result<Vec<Metric>> + Send + Sync + 'static) -> Self {
         Self { name: name.into(), round: Arc::new(round) }
     }
 }
@@ -274,8 +271,10 @@ mod tests {
         let fine = |name| Side::new(name, || Ok(vec![Metric::lower("", "ns", vec![1.0, 3.0])]));
         let sides = [
             fine("first"),
-            Side::new("hangs", || loop {
-                thread::park();
+            Side::new("hangs", || {
+                loop {
+                    thread::park();
+                }
             }),
             Side::new("panics", || std::panic::resume_unwind(Box::new("no message"))),
             Side::new("fails", || Err(Error::Closed("it"))),

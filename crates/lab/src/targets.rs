@@ -63,12 +63,7 @@ fn is_channel(row: &Row) -> bool {
 }
 
 /// The best value among rows of a case, and whose it is.
-fn best(
-    rows: &[Row],
-    case: &str,
-    among: fn(&Row) -> bool,
-    value: fn(&Row) -> Option<f64>,
-) -> Option<(f64, String)> {
+fn best(rows: &[Row], case: &str, among: fn(&Row) -> bool, value: fn(&Row) -> Option<f64>) -> Option<(f64, String)> {
     let candidates = rows.iter().filter(|row| row.case() == case && among(row));
     let valued = candidates.filter_map(|row| Some((value(row)?, row)));
     let best = valued.reduce(|a, b| {
@@ -95,10 +90,8 @@ fn value_of(rows: &[Row], id: &str) -> Option<f64> {
 
 /// Judges every row of ours by what `conditions` says of it, given all rows and its median.
 fn judge(rows: &mut [Row], conditions: impl Fn(&[Row], &Row, f64) -> Conditions) {
-    let judged: Vec<_> = rows
-        .iter()
-        .map(|row| row.p50.filter(|_| row.is_ours()).map(|median| conditions(rows, row, median)))
-        .collect();
+    let judged: Vec<_> =
+        rows.iter().map(|row| row.p50.filter(|_| row.is_ours()).map(|median| conditions(rows, row, median))).collect();
     for (row, conditions) in rows.iter_mut().zip(judged) {
         if let Some(conditions) = conditions {
             conditions.set(row);

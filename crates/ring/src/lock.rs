@@ -5,6 +5,7 @@
 
 use std::{
     fmt,
+    marker::PhantomData,
     ops::{Deref, DerefMut},
 };
 
@@ -41,15 +42,16 @@ impl<T> BriefLock<T> {
         if self.taken.swap(true, Ordering::Acquire) {
             self.wait();
         }
-        BriefGuard { lock: self }
+        BriefGuard { lock: self, access: PhantomData }
     }
 
     #[cold]
     fn wait(&self) {
         let mut looks = 0;
         loop {
-            // Reading does not take the line away from the holder.
-            if !self.taken.load(Ordering::Relaxed) && !self.taken.swap(true, Ordering::Acquire) {
+            // Reading does not take the line away from the holder. A model would explore stale reads without end.
+            let free = cfg!(loom) || !self.taken.load(Ordering::Relaxed);
+            if free && !self.taken.swap(true, Ordering::Acquire) {
                 return;
             }
             looks += 1;
@@ -71,6 +73,8 @@ impl<T: fmt::Debug> fmt::Debug for BriefLock<T> {
 /// Access to what a [`BriefLock`] guards.
 pub struct BriefGuard<'a, T> {
     lock: &'a BriefLock<T>,
+    /// It is as good as a `&mut T`: threads may share it only if they may share the value.
+    access: PhantomData<&'a mut T>,
 }
 
 impl<T> Deref for BriefGuard<'_, T> {
@@ -79,7 +83,7 @@ impl<T> Deref for BriefGuard<'_, T> {
     #[inline(always)]
     fn deref(&self) -> &T {
         // SAFETY: the lock is ours while the guard lives.
-        self.lock.value.with_mut(|p| unsafe { &*p })
+        unsafe { &*self.lock.value.with_mut(|p| p) }
     }
 }
 
@@ -87,7 +91,7 @@ impl<T> DerefMut for BriefGuard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the lock is ours while the guard lives, and the guard is borrowed mutably.
-        self.lock.value.with_mut(|p| unsafe { &mut *p })
+        unsafe { &mut *self.lock.value.with_mut(|p| p) }
     }
 }
 

@@ -126,7 +126,8 @@ impl<T> Ring<T> {
             let slot = self.slot(tail);
             let stamp = slot.stamp.load(Ordering::Acquire);
             if stamp == tail {
-                match self.tail.compare_exchange_weak(tail, self.after(tail), Ordering::Relaxed, Ordering::Relaxed) {
+                // Release: whoever sees the new tail sees the head that made room for it, and so computes a true length.
+                match self.tail.compare_exchange_weak(tail, self.after(tail), Ordering::Release, Ordering::Relaxed) {
                     Ok(_) => {
                         // SAFETY: the stamp said that the slot is free for position `tail`, and moving `tail` gave
                         // that position to us alone.

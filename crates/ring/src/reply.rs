@@ -313,7 +313,12 @@ impl<T: Send> ReplyReceiver<T> {
     #[inline]
     fn wait(&mut self, deadline: Option<Instant>) -> Result<T, ReplyError> {
         wait::poll_for(deadline, 0, || self.try_recv())
-            .or_else(|| wait::sleep_until(deadline, None, |waker| self.poll_with(waker)))
+            .or_else(|| {
+                wait::sleep_until(deadline, None, |waker| match waker {
+                    Some(waker) => self.poll_with(waker),
+                    None => self.try_recv(),
+                })
+            })
             .unwrap_or(Err(ReplyError::Deadline))
     }
 

@@ -309,18 +309,24 @@ mod parking {
     }
 }
 
-/// Sleeps in rounds until `attempt` succeeds (`Some`) or the deadline passes (`None`). `announce` is called before
-/// each look with the waker to call; `patience` is the longest one round may take.
+/// Sleeps in rounds until `attempt` succeeds (`Some`) or the deadline passes (`None`). Given a waker, `attempt` leaves it
+/// to be called before it looks; without, it just looks. `patience` is the longest one round may take.
 pub(crate) fn sleep_until<R>(
     deadline: Option<Instant>,
     mut patience: Option<Duration>,
-    mut attempt: impl FnMut(&Waker) -> Option<R>,
+    mut attempt: impl FnMut(Option<&Waker>) -> Option<R>,
 ) -> Option<R> {
     let waker = parking::waker();
+    let mut woken = false;
     loop {
-        if let Some(result) = attempt(&waker) {
+        // After a wake-up there usually is something, and announcing oneself is expensive.
+        if woken && let Some(result) = attempt(None) {
             return Some(result);
         }
+        if let Some(result) = attempt(Some(&waker)) {
+            return Some(result);
+        }
+        woken = true;
         let mut round = patience;
         if let Some(deadline) = deadline {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -398,7 +404,9 @@ fn send_slowly<I: Inlet>(
     let head_start = HEAD_START.min(inlet.capacity() as u32 / 2);
     let sent = poll_for(deadline, head_start, || attempt(inlet, kept)).or_else(|| {
         sleep_until(deadline, Some(FIRST_ROUND), |waker| {
-            inlet.sleepers().register(&mut key, waker, PATIENT);
+            if let Some(waker) = waker {
+                inlet.sleepers().register(&mut key, waker, PATIENT);
+            }
             attempt(inlet, kept)
         })
     });
@@ -431,7 +439,9 @@ fn recv_slowly<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Result<O
     let head_start = outlet.pace().caught_up();
     let received = poll_for(deadline, head_start, || attempt(outlet)).or_else(|| {
         let received = sleep_until(deadline, None, |waker| {
-            outlet.sleepers().register(&mut key, waker, PATIENT);
+            if let Some(waker) = waker {
+                outlet.sleepers().register(&mut key, waker, PATIENT);
+            }
             attempt(outlet)
         });
         outlet.sleepers().unregister(&mut key);

@@ -588,3 +588,28 @@ mod slab {
         });
     }
 }
+
+mod lock {
+    use millrace_ring::BriefLock;
+
+    use super::*;
+
+    #[test]
+    fn a_brief_lock_lets_one_in_at_a_time_and_shows_what_the_one_before_did() {
+        explore(3, || {
+            let lock = loom::sync::Arc::new(BriefLock::new((0, loom::cell::Cell::new(0))));
+            let theirs = lock.clone();
+            let add = |lock: &BriefLock<(i32, loom::cell::Cell<i32>)>| {
+                let mut guard = lock.lock();
+                guard.0 += 1;
+                // Loom notices if this access is not ordered with the other thread's.
+                guard.1.set(guard.1.get() + 1);
+            };
+            let other = thread::spawn(move || add(&theirs));
+            add(&lock);
+            other.join().unwrap();
+            let guard = lock.lock();
+            assert_eq!((guard.0, guard.1.get()), (2, 2));
+        });
+    }
+}

@@ -132,7 +132,7 @@ impl<O: Oneshot, R: Rx<(Message, O::Tx)>> Server for Answering<R, O> {
 }
 
 /// A service made of a peer's link and its way to answer.
-fn service<P, O>(capacity: usize) -> (Asking<P::Tx, O>, Answering<P::Rx, O>)
+fn over_link<P, O>(capacity: usize) -> (Asking<P::Tx, O>, Answering<P::Rx, O>)
 where
     O: Oneshot,
     P: Link<(Message, O::Tx)>,
@@ -154,7 +154,7 @@ macro_rules! service {
                 $oneshot,
             >;
             fn connect(capacity: usize) -> (Self::Client, Self::Server) {
-                $crate::peers::service::<$peer, $oneshot>(capacity)
+                $crate::peers::over_link::<$peer, $oneshot>(capacity)
             }
         }
     };

@@ -1,0 +1,129 @@
+//! `millrace bench`
+
+use std::{io::Write, path::Path};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use millrace_lab::{
+    commands::{self, Options},
+    report::{Better, Report, Row},
+};
+
+use crate::{
+    Failure,
+    table::{table, time},
+};
+
+/// What can be measured.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum Group {
+    /// The road: rings, round trips, throughput, back-pressure, the memory pool
+    Commands,
+}
+
+pub(crate) fn bench(group: Group, quick: bool, json: Option<&Path>) -> Result<(), Failure> {
+    // Whether the file can be written is better known before the minutes than after.
+    let out = json.map(|path| NewFile::create(path).map_err(|error| cannot_write(path, &error))).transpose()?;
+    let report = match group {
+        Group::Commands => run_commands(quick),
+    };
+    print(&report);
+    if let (Some(out), Some(path)) = (out, json) {
+        let text = report.to_json().map_err(|error| Failure::Failed(error.to_string()))?;
+        out.finish(&text).map_err(|error| cannot_write(path, &error))?;
+        println!("{} rows written to {}", report.rows.len(), path.display());
+    }
+    match report.rows.iter().filter(|row| row.is_error()).count() {
+        0 => Ok(()),
+        n => Err(Failure::Failed(format!("{n} measurements did not finish; the table says which"))),
+    }
+}
+
+fn run_commands(quick: bool) -> Report {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{bar:32} {percent:>3}%  {eta:>4} left  {msg}") {
+        bar.set_style(style);
+    }
+    let report = commands::run(&Options { quick }, &mut |progress| {
+        bar.set_length(progress.total as u64);
+        bar.set_position(progress.done as u64);
+        bar.set_message(format!("{}, {}", progress.group, progress.side));
+    });
+    bar.finish_and_clear();
+    report
+}
+
+fn print(report: &Report) {
+    let machine = &report.machine;
+    println!("{}, {} cores, {}", machine.cpu, machine.cores, machine.os);
+    if let Some(load) = machine.load.filter(|load| *load > 0.5) {
+        println!("warning: the load was {load:.1} when the run began; somebody else is using this machine");
+    }
+    for rows in report.rows.chunk_by(|a, b| a.group == b.group) {
+        let mut out = table(&[rows[0].group.as_str(), "p50", "p99", "mean", "target"], 1);
+        for row in rows {
+            let number = |n: Option<f64>| n.map_or_else(|| "-".to_owned(), |n| value(n, row));
+            let verdict = match (row.met, &row.target) {
+                (Some(true), Some(target)) => format!("met: {target}"),
+                (Some(false), Some(target)) => format!("MISSED: {target}"),
+                _ => String::new(),
+            };
+            out.add_row([row.id.clone(), number(row.p50), number(row.p99), number(row.mean), verdict]);
+        }
+        if let Some(column) = out.column_mut(4) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Left);
+        }
+        println!("\n{out}");
+    }
+    let (met, all) = report.rows.iter().filter(|row| row.is_ours()).fold((0, 0), |(met, all), row| match row.met {
+        Some(true) => (met + 1, all + 1),
+        Some(false) => (met, all + 1),
+        None => (met, all),
+    });
+    println!("\n{met} of {all} targets met.");
+    for row in report.missed() {
+        println!("  missed: {} {}: {}", row.group, row.id, row.target.as_deref().unwrap_or_default());
+    }
+}
+
+fn value(n: f64, row: &Row) -> String {
+    match (row.unit.as_str(), row.better) {
+        ("ns", _) => time(n),
+        (unit, Better::Higher) if n >= 1e6 => format!("{:.2} M{unit}", n / 1e6),
+        (unit, Better::Higher) if n >= 1e3 => format!("{:.1} k{unit}", n / 1e3),
+        (unit, _) => format!("{n:.2} {unit}"),
+    }
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::Failed(format!("cannot write {}: {error}", path.display()))
+}
+
+/// A file that appears whole or not at all.
+struct NewFile {
+    file: std::fs::File,
+    unfinished: std::path::PathBuf,
+    path: std::path::PathBuf,
+}
+
+impl NewFile {
+    fn create(path: &Path) -> std::io::Result<Self> {
+        let name = path.file_name().ok_or_else(|| std::io::Error::other("that is not a file's name"))?;
+        let mut unfinished = name.to_owned();
+        unfinished.push(format!(".{}.part", std::process::id()));
+        let unfinished = path.with_file_name(unfinished);
+        Ok(Self { file: std::fs::File::create(&unfinished)?, unfinished, path: path.to_owned() })
+    }
+
+    fn finish(mut self, text: &str) -> std::io::Result<()> {
+        self.file.write_all(text.as_bytes())?;
+        self.file.sync_all()?;
+        std::fs::rename(&self.unfinished, &self.path)
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        // Renamed if all went well, and then there is nothing to remove.
+        let _ = std::fs::remove_file(&self.unfinished);
+    }
+}
