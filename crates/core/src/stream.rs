@@ -211,8 +211,10 @@ impl StreamInner {
 
 impl Drop for StreamInner {
     fn drop(&mut self) {
-        self.context.core.streams.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
-        self.context.core.events.emit(|| Event::StreamClosed { stream: self.id });
+        let opened = self.context.core.streams.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        if opened.is_some() {
+            self.context.core.events.emit(|| Event::StreamClosed { stream: self.id });
+        }
     }
 }
 

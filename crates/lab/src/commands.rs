@@ -93,7 +93,9 @@ struct Group {
     /// Busy threads beside it.
     load: usize,
     /// Sets the targets.
-    judge: fn(&mut Vec<Row>),
+    judge: fn(&mut [Row]),
+    /// Whether the factor over the polled mutex queue is one of its rows.
+    factor: bool,
 }
 
 /// Measures all groups, ours and the peers' in turns, and sets the targets.
@@ -125,6 +127,9 @@ pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut
         drop(load);
         let mut of_group: Vec<_> = measured.into_iter().map(|measured| Row::new(group.name, measured)).collect();
         (group.judge)(&mut of_group);
+        if group.factor {
+            of_group.extend(targets::over_mutex_yield(&of_group));
+        }
         rows.append(&mut of_group);
     }
     Report { schema: SCHEMA, machine, rows }
@@ -146,13 +151,12 @@ macro_rules! sides {
 }
 
 fn groups(effort: &Effort) -> Vec<Group> {
-    let group = |name, sides, judge| Group { name, sides, load: 0, judge };
-    let one_to_one = |effort: &Effort| {
-        sides!(effort, stream_one: Millrace, MillraceSpsc, Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexYield,
-            MutexCondvar)
-    };
-    let four_to_one = |effort: &Effort| sides!(effort, stream_many: Millrace, Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexYield, MutexCondvar);
-    let mut send = sides!(effort, send_receive: Millrace, MillraceSpsc, Crossbeam, Kanal, Flume, Std, TokioMpsc,
+    let group = |name, sides, judge| Group { name, sides, load: 0, judge, factor: false };
+    let one_to_one = sides!(effort, stream_one: Millrace, MillraceSpsc, Crossbeam, Kanal, Flume, Std, TokioMpsc,
+        MutexYield, MutexCondvar);
+    let four_to_one = sides!(effort, stream_many: Millrace, Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexYield,
+        MutexCondvar);
+    let send = sides!(effort, send_receive: Millrace, MillraceSpsc, Crossbeam, Kanal, Flume, Std, TokioMpsc,
         TokioBroadcast, MutexYield, MutexCondvar, Limit);
     let mut round_trips = sides!(effort, round_trip: Millrace, Crossbeam, Kanal, Flume, Std, TokioMpsc,
         TokioBroadcast, MutexYield, MutexCondvar, Limit);
@@ -172,22 +176,21 @@ fn groups(effort: &Effort) -> Vec<Group> {
     let clones = vec![side("millrace", effort, bytes_clone), side("copy", effort, bytes_copy)];
     let pool = vec![side("millrace", effort, pool), side("malloc", effort, malloc), side("copy", effort, copy_1_kib)];
     let submit = vec![side("millrace-stream", effort, submit)];
-    let mut groups = vec![
-        group("channel_send_latency", std::mem::take(&mut send), targets::send),
-        group("round_trip_latency", round_trips, targets::round_trip),
+    // The overloaded ones last, because a hot machine is slower for a while.
+    vec![
+        group("channel_send_latency", send, targets::send),
+        Group { factor: true, ..group("round_trip_latency", round_trips, targets::round_trip) },
         group("after_idle", idle, targets::after_idle),
         group("throughput_1to1", flow, targets::throughput),
         group("throughput_4to1", many, targets::throughput_many),
-        group("contention", contention, targets::contention),
+        Group { factor: true, ..group("contention", contention, targets::contention) },
         group("backpressure", pressure, targets::backpressure),
         group("bytes_clone", clones, targets::bytes_clone),
         group("memory_pool", pool, targets::memory_pool),
         group("submit", submit, targets::submit),
-    ];
-    // Last, because a hot machine is slower for a while.
-    groups.push(Group { name: "overload_1to1", sides: one_to_one(effort), load: 4, judge: targets::overload });
-    groups.push(Group { name: "overload_4to1", sides: four_to_one(effort), load: 4, judge: targets::overload });
-    groups
+        Group { load: 4, ..group("overload_1to1", one_to_one, targets::overload) },
+        Group { load: 4, ..group("overload_4to1", four_to_one, targets::overload) },
+    ]
 }
 
 fn side(name: &str, effort: &Effort, body: fn(&Effort) -> Result<Vec<Metric>>) -> Side {

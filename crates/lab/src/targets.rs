@@ -99,14 +99,15 @@ fn judge(rows: &mut [Row], conditions: impl Fn(&[Row], &Row, f64) -> Conditions)
     }
 }
 
-/// Adds a row that is computed from others.
-fn add_computed(rows: &mut Vec<Row>, id: &str, unit: &'static str, value: Option<f64>) {
-    let Some((value, group)) = value.zip(rows.first().map(|row| row.group.clone())) else { return };
-    let outcome = Ok(Summary { p50: value, p99: value, mean: value });
-    rows.push(Row::new(&group, Measured { id: id.to_owned(), unit, better: Better::Higher, outcome }));
+/// How many times faster than the polled mutex queue we are, as a row of its own.
+pub(crate) fn over_mutex_yield(rows: &[Row]) -> Option<Row> {
+    let factor = value_of(rows, "mutex-yield")? / value_of(rows, "millrace")?;
+    let outcome = Ok(Summary { p50: factor, p99: factor, mean: factor });
+    let id = "millrace/over-mutex-yield".to_owned();
+    Some(Row::new(&rows.first()?.group, Measured { id, unit: "x", better: Better::Higher, outcome }))
 }
 
-pub(crate) fn send(rows: &mut Vec<Row>) {
+pub(crate) fn send(rows: &mut [Row]) {
     judge(rows, |rows, row, median| {
         let mut conditions = Conditions::default();
         if let Some((fastest, name)) = best(rows, row.case(), is_channel, p50) {
@@ -123,7 +124,7 @@ pub(crate) fn send(rows: &mut Vec<Row>) {
     });
 }
 
-pub(crate) fn round_trip(rows: &mut Vec<Row>) {
+pub(crate) fn round_trip(rows: &mut [Row]) {
     judge(rows, |rows, row, median| {
         let mut conditions = Conditions::default();
         if row.side() == "millrace" {
@@ -138,11 +139,9 @@ pub(crate) fn round_trip(rows: &mut Vec<Row>) {
         conditions.at_most("p50", median, Some(5000.0), "seed");
         conditions
     });
-    let factor = value_of(rows, "mutex-yield").zip(value_of(rows, "millrace")).map(|(theirs, ours)| theirs / ours);
-    add_computed(rows, "millrace/over-mutex-yield", "x", factor);
 }
 
-pub(crate) fn after_idle(rows: &mut Vec<Row>) {
+pub(crate) fn after_idle(rows: &mut [Row]) {
     judge(rows, |rows, _, median| {
         let mut conditions = Conditions::default();
         conditions.at_most("p50", median, value_of(rows, "limit").map(|ns| ns * 1.25), "1.25 x one park and unpark");
@@ -150,7 +149,7 @@ pub(crate) fn after_idle(rows: &mut Vec<Row>) {
     });
 }
 
-pub(crate) fn throughput(rows: &mut Vec<Row>) {
+pub(crate) fn throughput(rows: &mut [Row]) {
     judge(rows, |rows, row, median| {
         let mut conditions = Conditions::default();
         let factor = if row.side() == "millrace-spsc" { 2.0 } else { 1.0 };
@@ -166,7 +165,7 @@ pub(crate) fn throughput(rows: &mut Vec<Row>) {
     });
 }
 
-pub(crate) fn throughput_many(rows: &mut Vec<Row>) {
+pub(crate) fn throughput_many(rows: &mut [Row]) {
     judge(rows, |rows, _, median| {
         let mut conditions = Conditions::default();
         if let Some((fastest, name)) = best(rows, "", is_peer, p50) {
@@ -176,7 +175,7 @@ pub(crate) fn throughput_many(rows: &mut Vec<Row>) {
     });
 }
 
-pub(crate) fn overload(rows: &mut Vec<Row>) {
+pub(crate) fn overload(rows: &mut [Row]) {
     judge(rows, |rows, _, median| {
         let mut conditions = Conditions::default();
         if let Some((fastest, name)) = best(rows, "", is_peer, p50) {
@@ -186,7 +185,7 @@ pub(crate) fn overload(rows: &mut Vec<Row>) {
     });
 }
 
-pub(crate) fn contention(rows: &mut Vec<Row>) {
+pub(crate) fn contention(rows: &mut [Row]) {
     judge(rows, |rows, _, median| {
         let mut conditions = Conditions::default();
         if let Some((fastest, name)) = best(rows, "", is_peer, p50) {
@@ -195,11 +194,9 @@ pub(crate) fn contention(rows: &mut Vec<Row>) {
         conditions.at_most("p50", median, Some(5.0), "seed");
         conditions
     });
-    let factor = value_of(rows, "mutex-yield").zip(value_of(rows, "millrace")).map(|(theirs, ours)| theirs / ours);
-    add_computed(rows, "millrace/over-mutex-yield", "x", factor);
 }
 
-pub(crate) fn backpressure(rows: &mut Vec<Row>) {
+pub(crate) fn backpressure(rows: &mut [Row]) {
     judge(rows, |rows, row, median| {
         let mut conditions = Conditions::default();
         match row.case() {
@@ -221,7 +218,7 @@ pub(crate) fn backpressure(rows: &mut Vec<Row>) {
     });
 }
 
-pub(crate) fn bytes_clone(rows: &mut Vec<Row>) {
+pub(crate) fn bytes_clone(rows: &mut [Row]) {
     judge(rows, |_, _, median| {
         let mut conditions = Conditions::default();
         conditions.at_most("p50", median, Some(100.0), "seed");
@@ -229,7 +226,7 @@ pub(crate) fn bytes_clone(rows: &mut Vec<Row>) {
     });
 }
 
-pub(crate) fn memory_pool(rows: &mut Vec<Row>) {
+pub(crate) fn memory_pool(rows: &mut [Row]) {
     judge(rows, |rows, row, median| {
         let mut conditions = Conditions::default();
         let case = row.case();
@@ -245,7 +242,7 @@ pub(crate) fn memory_pool(rows: &mut Vec<Row>) {
     });
 }
 
-pub(crate) fn submit(rows: &mut Vec<Row>) {
+pub(crate) fn submit(rows: &mut [Row]) {
     judge(rows, |_, _, median| {
         let mut conditions = Conditions::default();
         conditions.at_most("p50", median, Some(100.0), "seed");

@@ -49,16 +49,15 @@ impl<T> BriefLock<T> {
     fn wait(&self) {
         let mut looks = 0;
         loop {
-            // Reading does not take the line away from the holder. A model would explore stale reads without end.
-            let free = cfg!(loom) || !self.taken.load(Ordering::Relaxed);
-            if free && !self.taken.swap(true, Ordering::Acquire) {
-                return;
-            }
             looks += 1;
             if looks < 32 && cfg!(not(loom)) {
                 std::hint::spin_loop();
             } else {
                 crate::sync::thread::yield_now();
+            }
+            // Reading does not take the line away from the holder.
+            if !self.taken.load(Ordering::Relaxed) && !self.taken.swap(true, Ordering::Acquire) {
+                return;
             }
         }
     }
@@ -98,7 +97,11 @@ impl<T> DerefMut for BriefGuard<'_, T> {
 impl<T> Drop for BriefGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
+        #[cfg(not(loom))]
         self.lock.taken.store(false, Ordering::Release);
+        // Loom lets the exchange of a waiter miss a plain store any number of times.
+        #[cfg(loom)]
+        self.lock.taken.swap(false, Ordering::Release);
     }
 }
 

@@ -132,14 +132,21 @@ impl<M> Drop for Receiver<M> {
 #[derive(Debug, Default)]
 pub struct WaitedSlot;
 
+/// Set once, with the answer or with the news that there will be none.
+#[derive(Debug, Default)]
+pub struct Place {
+    answer: Mutex<Option<Result<u64, Gone>>>,
+    set: Condvar,
+}
+
 /// Where the answer goes; without one, dropping it tells the asker.
 #[derive(Debug)]
-pub struct Slot(Arc<(Mutex<Option<Result<u64, Gone>>>, Condvar)>);
+pub struct Slot(Arc<Place>);
 
 impl Slot {
     fn set(&self, answer: Result<u64, Gone>) {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(answer);
-        self.0.1.notify_one();
+        self.0.answer.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(answer);
+        self.0.set.notify_one();
     }
 }
 
@@ -151,10 +158,10 @@ impl Drop for Slot {
 
 impl Oneshot for WaitedSlot {
     type Tx = Slot;
-    type Rx = Arc<(Mutex<Option<Result<u64, Gone>>>, Condvar)>;
+    type Rx = Arc<Place>;
     #[inline]
     fn pair(&self) -> (Self::Tx, Self::Rx) {
-        let slot = Arc::new((Mutex::new(None), Condvar::new()));
+        let slot = Arc::new(Place::default());
         (Slot(slot.clone()), slot)
     }
     #[inline]
@@ -163,11 +170,11 @@ impl Oneshot for WaitedSlot {
     }
     #[inline]
     fn recv(rx: Self::Rx) -> Result<u64, Gone> {
-        let mut slot = rx.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = rx.answer.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             match slot.take() {
                 Some(answer) => return answer,
-                None => slot = rx.1.wait(slot).unwrap_or_else(PoisonError::into_inner),
+                None => slot = rx.set.wait(slot).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
