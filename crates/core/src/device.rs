@@ -382,14 +382,15 @@ impl Context {
         let streams = self.live_streams();
         for stream in &streams {
             stream.close();
-            if abort && stream.is_busy() {
-                // Also those that wait for a marker.
-                self.core.ready.push(stream.clone());
-            }
         }
         let started = Instant::now();
         let mut nap = Duration::from_micros(50);
         while streams.iter().any(|stream| stream.is_busy()) {
+            // Those that wait for a marker have to be brought back. A worker that took one that is being driven would
+            // only wait for its kernel.
+            for stream in streams.iter().filter(|stream| abort && stream.is_busy() && !stream.is_driven()) {
+                self.core.ready.push(stream.clone());
+            }
             if Instant::now() >= deadline {
                 return Err(Error::Stalled(started.elapsed()));
             }

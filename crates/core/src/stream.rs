@@ -170,6 +170,11 @@ impl StreamInner {
         self.lane.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a driver holds the lane right now.
+    pub(crate) fn is_driven(&self) -> bool {
+        matches!(self.lane.try_lock(), Err(std::sync::TryLockError::WouldBlock))
+    }
+
     pub(crate) fn close(&self) {
         self.ring.close();
     }

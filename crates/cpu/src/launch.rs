@@ -32,12 +32,27 @@ struct Bound {
     start: *mut u8,
     len: usize,
     writes: bool,
+    /// The kernel promised to write all of it, so it was not made zero.
+    overwrites: bool,
 }
 
 /// What a launch binds, in the kernel's order, and the locks that keep it in place.
 struct Bindings<'a> {
     bound: [Option<Bound>; MAX_BINDINGS],
+    /// The kernel has kept its promises.
+    finished: bool,
     _locks: ArrayVec<Lock<'a>, MAX_BINDINGS>,
+}
+
+impl Drop for Bindings<'_> {
+    fn drop(&mut self) {
+        let broken = self.bound.iter().flatten().filter(|bound| bound.overwrites && !self.finished);
+        for bound in broken {
+            // What a kernel that panicked has not written must not show what was there before the buffer's time.
+            // SAFETY: still locked for writing, and no call of the kernel runs any more.
+            unsafe { bound.start.write_bytes(0, bound.len) };
+        }
+    }
 }
 
 // SAFETY: the ranges stay locked while the launch runs. Those that are read are only read; of those that are written
@@ -68,7 +83,7 @@ impl Bindings<'_> {
 
 pub(crate) fn launch(body: &LaunchBody, team: &Team) -> Result<Output> {
     let spec = body.kernel().spec();
-    let bindings = Bindings::lock(body)?;
+    let mut bindings = Bindings::lock(body)?;
     match spec.cpu_code() {
         Some(CpuKernel::Whole(code)) => {
             // SAFETY: called once.
@@ -91,6 +106,7 @@ pub(crate) fn launch(body: &LaunchBody, team: &Team) -> Result<Output> {
         }
         None => return Err(Error::NoImplementation { kernel: spec.name().clone(), device: "cpu" }),
     }
+    bindings.finished = true;
     Ok(Output::Done)
 }
 
@@ -119,11 +135,12 @@ impl<'a> Bindings<'a> {
         let (slices, declared) = (body.bindings(), body.kernel().spec().bindings());
         let mut order: ArrayVec<usize, MAX_BINDINGS> = (0..slices.len()).collect();
         order.sort_unstable_by_key(|&i| slices[i].buffer().lock_order());
-        let mut this = Self { bound: [None; MAX_BINDINGS], _locks: ArrayVec::new() };
+        let mut this = Self { bound: [None; MAX_BINDINGS], finished: false, _locks: ArrayVec::new() };
         // All bindings of one buffer together; if there are several, all of them read.
         for same in order.chunk_by(|&i, &j| slices[i].buffer().same_as(slices[j].buffer())) {
             let access = declared[same[0]].access;
-            let (lock, base) = lock_one(slices[same[0]].buffer(), same, body, access)?;
+            let overwrites = access == Access::Overwrite && covers(body, same[0]);
+            let (lock, base) = lock_one(slices[same[0]].buffer(), same, body, access, overwrites)?;
             this._locks.push(lock);
             for &i in same {
                 let start = base.wrapping_add(slices[i].range().start);
@@ -131,11 +148,20 @@ impl<'a> Bindings<'a> {
                 if !start.addr().is_multiple_of(align) {
                     return Err(Error::Misaligned { value: start.addr() as u64, align: align as u64 });
                 }
-                this.bound[i] = Some(Bound { start, len: slices[i].len(), writes: access.writes() });
+                this.bound[i] = Some(Bound { start, len: slices[i].len(), writes: access.writes(), overwrites });
             }
         }
         Ok(this)
     }
+}
+
+/// Whether the groups' pieces are all of a binding.
+fn covers(body: &LaunchBody, i: usize) -> bool {
+    let spec = body.kernel().spec();
+    let binding = &spec.bindings()[i];
+    let pieces = (piece(binding, body.block()) as u64).saturating_mul(body.grid().volume());
+    let bytes = pieces.saturating_mul(binding.element as u64);
+    matches!(spec.cpu_code(), Some(CpuKernel::Whole(_))) || bytes >= body.bindings()[i].len() as u64
 }
 
 /// Locks one buffer; says where its bytes begin.
@@ -144,6 +170,7 @@ fn lock_one<'a>(
     bindings: &[usize],
     body: &LaunchBody,
     access: Access,
+    overwrites: bool,
 ) -> Result<(Lock<'a>, *mut u8)> {
     let slices = body.bindings();
     if !access.writes() {
@@ -156,7 +183,7 @@ fn lock_one<'a>(
     let mut storage = lock_write(buffer);
     let mut base = std::ptr::null_mut();
     for &i in bindings {
-        base = make_writable(buffer, &mut storage, &slices[i].range(), access == Access::Overwrite)?.as_mut_ptr();
+        base = make_writable(buffer, &mut storage, &slices[i].range(), overwrites)?.as_mut_ptr();
     }
     Ok((Lock::Write(storage), base))
 }

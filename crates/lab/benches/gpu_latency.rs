@@ -42,16 +42,19 @@ struct Suite<'a> {
     lines: Vec<(String, Vec<f64>)>,
 }
 
-/// How operations are timed: `iters` of them, with the time of one pushed for every operation that is timed by itself.
-type Run<'r, S> = &'r mut dyn FnMut(&mut S, u64, &mut Vec<f64>) -> Duration;
-
 impl<'a> Suite<'a> {
     fn new(c: &'a mut Criterion, name: &'static str) -> Self {
         Self { name, group: c.benchmark_group(name), lines: Vec::new() }
     }
 
-    /// A benchmark. What it needs is started with its first sample, and only if it is run at all.
-    fn bench<S>(&mut self, id: String, start: impl Fn() -> S, run: Run<'_, S>) {
+    /// A benchmark. What it needs is started with its first sample, and only if it is run at all. `run` times so many
+    /// operations, and pushes the nanoseconds of each if it times them one by one.
+    fn bench<S>(
+        &mut self,
+        id: String,
+        start: impl Fn() -> S,
+        mut run: impl FnMut(&mut S, u64, &mut Vec<f64>) -> Duration,
+    ) {
         let (mut state, mut samples) = (None, Vec::new());
         self.group.bench_function(&id, |bencher| {
             let state = state.get_or_insert_with(&start);
@@ -129,62 +132,74 @@ fn time(ns: f64) -> String {
     }
 }
 
-/// Calls `$body::<Peer>(suite, "id/peer", …)` for every peer.
+/// Calls `$body::<Peer>(suite, "id/peer", what)` for every peer.
 macro_rules! peers {
-    ($body:ident($suite:expr, $id:expr $(, $argument:expr)*): $($peer:ty),+) => {
-        $($body::<$peer>($suite, format!("{}/{}", $id, <$peer as Peer>::NAME) $(, $argument)*);)+
+    ($body:ident($suite:expr, $id:expr, $what:expr): $($peer:ty),+) => {
+        $($body::<$peer>($suite, format!("{}/{}", $id, <$peer as Peer>::NAME), $what);)+
     };
 }
 
 /// Times sends until the queue is full, empties it untimed, and so on.
-fn send<P: Link<Message>>(suite: &mut Suite<'_>, id: String, capacity: usize, message: &Message) {
-    suite.bench(id, || Alone::new::<P>(capacity), &mut |queue, iters, _| {
-        let (mut left, mut time) = (iters as usize, Duration::ZERO);
-        while left > 0 {
-            let burst = left.min(capacity);
-            let start = Instant::now();
-            for _ in 0..burst {
-                queue.send(message.clone()).expect(FINE);
+fn send<P: Link<Message>>(suite: &mut Suite<'_>, id: String, (capacity, message): (usize, &Message)) {
+    suite.bench(
+        id,
+        || Alone::new::<P>(capacity),
+        |queue, iters, _| {
+            let (mut left, mut time) = (iters as usize, Duration::ZERO);
+            while left > 0 {
+                let burst = left.min(capacity);
+                let start = Instant::now();
+                for _ in 0..burst {
+                    queue.send(message.clone()).expect(FINE);
+                }
+                time += start.elapsed();
+                for _ in 0..burst {
+                    black_box(queue.receive().expect(FINE));
+                }
+                left -= burst;
             }
-            time += start.elapsed();
-            for _ in 0..burst {
-                black_box(queue.receive().expect(FINE));
-            }
-            left -= burst;
-        }
-        time
-    });
+            time
+        },
+    );
 }
 
 /// The reverse of [`send`].
-fn receive<P: Link<Message>>(suite: &mut Suite<'_>, id: String, capacity: usize, message: &Message) {
-    suite.bench(id, || Alone::new::<P>(capacity), &mut |queue, iters, _| {
-        let (mut left, mut time) = (iters as usize, Duration::ZERO);
-        while left > 0 {
-            let burst = left.min(capacity);
-            for _ in 0..burst {
-                queue.send(message.clone()).expect(FINE);
+fn receive<P: Link<Message>>(suite: &mut Suite<'_>, id: String, (capacity, message): (usize, &Message)) {
+    suite.bench(
+        id,
+        || Alone::new::<P>(capacity),
+        |queue, iters, _| {
+            let (mut left, mut time) = (iters as usize, Duration::ZERO);
+            while left > 0 {
+                let burst = left.min(capacity);
+                for _ in 0..burst {
+                    queue.send(message.clone()).expect(FINE);
+                }
+                let start = Instant::now();
+                for _ in 0..burst {
+                    black_box(queue.receive().expect(FINE));
+                }
+                time += start.elapsed();
+                left -= burst;
             }
-            let start = Instant::now();
-            for _ in 0..burst {
-                black_box(queue.receive().expect(FINE));
-            }
-            time += start.elapsed();
-            left -= burst;
-        }
-        time
-    });
+            time
+        },
+    );
 }
 
-fn send_and_receive<P: Link<Message>>(suite: &mut Suite<'_>, id: String, capacity: usize, message: &Message) {
-    suite.bench(id, || Alone::new::<P>(capacity), &mut |queue, iters, _| {
-        let start = Instant::now();
-        for _ in 0..iters {
-            queue.send(message.clone()).expect(FINE);
-            black_box(queue.receive().expect(FINE));
-        }
-        start.elapsed()
-    });
+fn send_and_receive<P: Link<Message>>(suite: &mut Suite<'_>, id: String, (capacity, message): (usize, &Message)) {
+    suite.bench(
+        id,
+        || Alone::new::<P>(capacity),
+        |queue, iters, _| {
+            let start = Instant::now();
+            for _ in 0..iters {
+                queue.send(message.clone()).expect(FINE);
+                black_box(queue.receive().expect(FINE));
+            }
+            start.elapsed()
+        },
+    );
 }
 
 fn channel_send_latency(c: &mut Criterion) {
@@ -197,8 +212,8 @@ fn channel_send_latency(c: &mut Criterion) {
         ("small_command_unbounded", 1000, Message::small()),
     ];
     for (id, capacity, message) in &cases {
-        send::<Millrace>(&mut suite, id.to_string(), *capacity, message);
-        peers!(send(&mut suite, id, *capacity, message): Crossbeam, Kanal, Flume, Std, TokioMpsc, TokioBroadcast);
+        send::<Millrace>(&mut suite, id.to_string(), (*capacity, message));
+        peers!(send(&mut suite, id, (*capacity, message)): Crossbeam, Kanal, Flume, Std, TokioMpsc, TokioBroadcast);
     }
     suite.finish(&[below("small_command_bounded", 100.0), below("small_command_unbounded", 100.0)], &[]);
 }
@@ -206,48 +221,56 @@ fn channel_send_latency(c: &mut Criterion) {
 fn mutex_vecdeque_latency(c: &mut Criterion) {
     let mut suite = Suite::new(c, "mutex_vecdeque_latency");
     let (small, medium, large) = (Message::small(), Message::medium(), Message::large(&payload(1 << 20)));
-    send::<MutexYield>(&mut suite, "push_small_command".to_owned(), 100, &small);
-    send::<MutexYield>(&mut suite, "push_medium_command".to_owned(), 100, &medium);
-    send::<MutexYield>(&mut suite, "push_large_command".to_owned(), 100, &large);
-    receive::<MutexYield>(&mut suite, "pop_command".to_owned(), 100, &small);
-    send_and_receive::<MutexYield>(&mut suite, "push_pop_cycle".to_owned(), 100, &small);
+    send::<MutexYield>(&mut suite, "push_small_command".to_owned(), (100, &small));
+    send::<MutexYield>(&mut suite, "push_medium_command".to_owned(), (100, &medium));
+    send::<MutexYield>(&mut suite, "push_large_command".to_owned(), (100, &large));
+    receive::<MutexYield>(&mut suite, "pop_command".to_owned(), (100, &small));
+    send_and_receive::<MutexYield>(&mut suite, "push_pop_cycle".to_owned(), (100, &small));
     suite.finish(&[below("push_small_command", 500.0)], &[]);
 }
 
-fn round_trip<P: Service>(suite: &mut Suite<'_>, id: String) {
+fn round_trip<P: Service>(suite: &mut Suite<'_>, id: String, (): ()) {
     let clock = clock_cost();
-    suite.bench(id, || RoundTrip::start::<P>().expect(FINE), &mut |server, iters, samples| {
-        let start = Instant::now();
-        let mut before = start;
-        for _ in 0..iters {
-            server.ask(Message::small(), 1).expect(FINE);
-            let now = Instant::now();
-            samples.push(((now - before).as_nanos() as f64 - clock).max(1.0));
-            before = now;
-        }
-        before - start
-    });
+    suite.bench(
+        id,
+        || RoundTrip::start::<P>().expect(FINE),
+        |server, iters, samples| {
+            let start = Instant::now();
+            let mut before = start;
+            for _ in 0..iters {
+                server.ask(Message::small(), 1).expect(FINE);
+                let now = Instant::now();
+                samples.push(((now - before).as_nanos() as f64 - clock).max(1.0));
+                before = now;
+            }
+            before - start
+        },
+    );
 }
 
 fn round_trip_latency(c: &mut Criterion) {
     let mut suite = Suite::new(c, "round_trip_latency");
-    round_trip::<Millrace>(&mut suite, "channel_oneshot".to_owned());
-    round_trip::<MutexYield>(&mut suite, "mutex_vecdeque".to_owned());
-    peers!(round_trip(&mut suite, "channel_oneshot"):
+    round_trip::<Millrace>(&mut suite, "channel_oneshot".to_owned(), ());
+    round_trip::<MutexYield>(&mut suite, "mutex_vecdeque".to_owned(), ());
+    peers!(round_trip(&mut suite, "channel_oneshot", ()):
         Crossbeam, Kanal, Flume, Std, TokioMpsc, TokioBroadcast, MutexCondvar, Limit);
     let targets = [below("channel_oneshot", 5e3), below("mutex_vecdeque", 25e3)];
     suite.finish(&targets, &[factor("channel_oneshot", "mutex_vecdeque", 5.0)]);
 }
 
 /// Batches to a consumer thread that outlives them; a batch is over when it was consumed.
-fn batches<P: Link<Message>>(suite: &mut Suite<'_>, id: String, batch: usize, message: &Message) {
-    suite.bench(id, || Flow::start::<P>(CAPACITY, batch).expect(FINE), &mut |flow, iters, _| {
-        let start = Instant::now();
-        for _ in 0..iters {
-            flow.batch(message).expect(FINE);
-        }
-        start.elapsed()
-    });
+fn batches<P: Link<Message>>(suite: &mut Suite<'_>, id: String, (batch, message): (usize, &Message)) {
+    suite.bench(
+        id,
+        || Flow::start::<P>(CAPACITY, batch).expect(FINE),
+        |flow, iters, _| {
+            let start = Instant::now();
+            for _ in 0..iters {
+                flow.batch(message).expect(FINE);
+            }
+            start.elapsed()
+        },
+    );
 }
 
 fn throughput(c: &mut Criterion) {
@@ -255,9 +278,9 @@ fn throughput(c: &mut Criterion) {
     let message = Message::small();
     for batch in BATCHES {
         suite.group.throughput(Throughput::Elements(batch as u64));
-        batches::<Millrace>(&mut suite, format!("channel/{batch}"), batch, &message);
-        batches::<MutexYield>(&mut suite, format!("mutex_vecdeque/{batch}"), batch, &message);
-        peers!(batches(&mut suite, format!("channel/{batch}"), batch, &message):
+        batches::<Millrace>(&mut suite, format!("channel/{batch}"), (batch, &message));
+        batches::<MutexYield>(&mut suite, format!("mutex_vecdeque/{batch}"), (batch, &message));
+        peers!(batches(&mut suite, format!("channel/{batch}"), (batch, &message)):
             Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexCondvar);
     }
     // 500 k/s and 50 k/s, as the time of a batch of 1000.
@@ -265,23 +288,27 @@ fn throughput(c: &mut Criterion) {
     suite.finish(&targets, &[factor("channel/1000", "mutex_vecdeque/1000", 10.0)]);
 }
 
-fn slow_consumer<P: Link<Message>>(suite: &mut Suite<'_>, id: String) {
-    suite.bench(id, || (), &mut |(), iters, _| {
-        let run = || {
-            let pressure = backpressure::<P>(100, 1000, Duration::from_micros(10), &Message::medium()).expect(FINE);
-            assert_eq!(pressure.lost, 0, "a bounded queue loses nothing");
-            pressure.total
-        };
-        (0..iters).map(|_| run()).sum()
-    });
+fn slow_consumer<P: Link<Message>>(suite: &mut Suite<'_>, id: String, (): ()) {
+    suite.bench(
+        id,
+        || (),
+        |(), iters, _| {
+            let run = || {
+                let pressure = backpressure::<P>(100, 1000, Duration::from_micros(10), &Message::medium()).expect(FINE);
+                assert_eq!(pressure.lost, 0, "a bounded queue loses nothing");
+                pressure.total
+            };
+            (0..iters).map(|_| run()).sum()
+        },
+    );
 }
 
 fn backpressure_group(c: &mut Criterion) {
     let mut suite = Suite::new(c, "backpressure");
     suite.group.sample_size(10);
-    slow_consumer::<Millrace>(&mut suite, "channel_bounded_100".to_owned());
-    slow_consumer::<MutexYield>(&mut suite, "mutex_vecdeque_limited".to_owned());
-    peers!(slow_consumer(&mut suite, "channel_bounded_100"): Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexCondvar);
+    slow_consumer::<Millrace>(&mut suite, "channel_bounded_100".to_owned(), ());
+    slow_consumer::<MutexYield>(&mut suite, "mutex_vecdeque_limited".to_owned(), ());
+    peers!(slow_consumer(&mut suite, "channel_bounded_100", ()): Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexCondvar);
     // The consumer alone needs 10 ms.
     let targets = [below("channel_bounded_100", 10.5e6)];
     suite.finish(&targets, &[factor("channel_bounded_100", "mutex_vecdeque_limited", 1.3)]);
@@ -300,11 +327,15 @@ fn bytes_clone(c: &mut Criterion) {
     let mut suite = Suite::new(c, "bytes_clone");
     for size in CLONED {
         suite.group.throughput(Throughput::Bytes(size as u64));
-        suite.bench(size.to_string(), || payload(size), &mut |bytes, iters, _| {
-            repeat(iters, || {
-                black_box(black_box(&*bytes).clone());
-            })
-        });
+        suite.bench(
+            size.to_string(),
+            || payload(size),
+            |bytes, iters, _| {
+                repeat(iters, || {
+                    black_box(black_box(&*bytes).clone());
+                })
+            },
+        );
     }
     suite.finish(&[below("1024", 100.0), below("65536", 100.0), below("1048576", 100.0)], &[]);
 }
@@ -338,27 +369,31 @@ fn memory_pool(c: &mut Criterion) {
     let mut suite = Suite::new(c, "memory_pool");
     let cases = [("allocate_1kb", 1 << 10, true), ("allocate_1mb", 1 << 20, true), ("deallocate_1kb", 1 << 10, false)];
     for (id, size, allocating) in cases {
-        suite.bench(id.to_owned(), device, &mut |(device, ..), iters, _| {
+        suite.bench(id.to_owned(), device, |(device, ..), iters, _| {
             allocate_or_free(iters, allocating, || device.allocate(size).expect(FINE))
         });
-        suite.bench(format!("{id}/malloc"), || (), &mut |(), iters, _| {
-            allocate_or_free(iters, allocating, || Vec::<u8>::with_capacity(size))
-        });
+        suite.bench(
+            format!("{id}/malloc"),
+            || (),
+            |(), iters, _| allocate_or_free(iters, allocating, || Vec::<u8>::with_capacity(size)),
+        );
     }
     let bytes = payload(1 << 10);
-    suite.bench("write_1kb".to_owned(), device, &mut |(_, stream, buffer), iters, _| {
+    suite.bench("write_1kb".to_owned(), device, |(_, stream, buffer), iters, _| {
         repeat(iters, || stream.run(buffer.write(0, bytes.clone())).expect(FINE))
     });
-    suite.bench("read_1kb".to_owned(), device, &mut |(_, stream, buffer), iters, _| {
+    suite.bench("read_1kb".to_owned(), device, |(_, stream, buffer), iters, _| {
         stream.run(buffer.write(0, bytes.clone())).expect(FINE);
         repeat(iters, || assert_eq!(black_box(stream.run(buffer.read(..)).expect(FINE)).last(), Some(&5)))
     });
-    suite.bench("alloc_dealloc_cycle".to_owned(), device, &mut |(device, ..), iters, _| {
+    suite.bench("alloc_dealloc_cycle".to_owned(), device, |(device, ..), iters, _| {
         repeat(iters, || drop(black_box(device.allocate(1 << 10).expect(FINE))))
     });
-    suite.bench("alloc_dealloc_cycle/malloc".to_owned(), || (), &mut |(), iters, _| {
-        repeat(iters, || drop(black_box(Vec::<u8>::with_capacity(1 << 10))))
-    });
+    suite.bench(
+        "alloc_dealloc_cycle/malloc".to_owned(),
+        || (),
+        |(), iters, _| repeat(iters, || drop(black_box(Vec::<u8>::with_capacity(1 << 10)))),
+    );
     let targets = [
         below("allocate_1kb", 1e3),
         below("allocate_1mb", 1e3),
@@ -375,24 +410,26 @@ fn command_processing(c: &mut Criterion) {
     let message = Message::medium();
     suite.group.throughput(Throughput::Elements(100));
     let (ours, mutex) = ("sequential_processing_channel", "sequential_processing_mutex");
-    batches::<Millrace>(&mut suite, ours.to_owned(), 100, &message);
-    batches::<MutexYield>(&mut suite, mutex.to_owned(), 100, &message);
-    peers!(batches(&mut suite, ours, 100, &message): Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexCondvar);
+    batches::<Millrace>(&mut suite, ours.to_owned(), (100, &message));
+    batches::<MutexYield>(&mut suite, mutex.to_owned(), (100, &message));
+    peers!(batches(&mut suite, ours, (100, &message)): Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexCondvar);
     suite.finish(&[], &[factor(ours, mutex, 1.5)]);
 }
 
-fn four_producers<P: Link<Message, Tx: Clone>>(suite: &mut Suite<'_>, id: String) {
-    suite.bench(id, || (), &mut |(), iters, _| {
-        (0..iters).map(|_| contend::<P>(4, 250, CAPACITY, &Message::medium()).expect(FINE)).sum()
-    });
+fn four_producers<P: Link<Message, Tx: Clone>>(suite: &mut Suite<'_>, id: String, (): ()) {
+    suite.bench(
+        id,
+        || (),
+        |(), iters, _| (0..iters).map(|_| contend::<P>(4, 250, CAPACITY, &Message::medium()).expect(FINE)).sum(),
+    );
 }
 
 fn contention(c: &mut Criterion) {
     let mut suite = Suite::new(c, "contention");
     suite.group.throughput(Throughput::Elements(1000));
-    four_producers::<Millrace>(&mut suite, "multi_producer_channel".to_owned());
-    four_producers::<MutexYield>(&mut suite, "multi_producer_mutex".to_owned());
-    peers!(four_producers(&mut suite, "multi_producer_channel"): Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexCondvar);
+    four_producers::<Millrace>(&mut suite, "multi_producer_channel".to_owned(), ());
+    four_producers::<MutexYield>(&mut suite, "multi_producer_mutex".to_owned(), ());
+    peers!(four_producers(&mut suite, "multi_producer_channel", ()): Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexCondvar);
     let targets = [below("multi_producer_channel", 5e6), below("multi_producer_mutex", 50e6)];
     suite.finish(&targets, &[factor("multi_producer_channel", "multi_producer_mutex", 10.0)]);
 }

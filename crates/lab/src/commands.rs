@@ -10,7 +10,7 @@ use bytes::Bytes;
 use millrace::{Device, Stream, Synchronize};
 
 use crate::{
-    Error, Message, Result,
+    Error, Message, Parcel, Result,
     machine::Machine,
     measure::{Metric, Side, batch_timed, clock_cost, each_timed, interleaved, warm_up},
     message::payload,
@@ -166,6 +166,8 @@ fn groups(effort: &Effort) -> Vec<Group> {
     idle.insert(1, side("millrace-stream", effort, stream_after_idle));
     let flow = sides!(effort, throughput: Millrace, MillraceSpsc, Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexYield,
         MutexCondvar, Limit);
+    let words = sides!(effort, throughput_word: Millrace, MillraceSpsc, Crossbeam, Kanal, Flume, Std, TokioMpsc,
+        MutexYield, MutexCondvar, Limit);
     let many = sides!(effort, throughput_many: Millrace, Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexYield,
         MutexCondvar);
     let contention = sides!(effort, contention: Millrace, Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexYield,
@@ -182,6 +184,7 @@ fn groups(effort: &Effort) -> Vec<Group> {
         Group { factor: true, ..group("round_trip_latency", round_trips, targets::round_trip) },
         group("after_idle", idle, targets::after_idle),
         group("throughput_1to1", flow, targets::throughput),
+        group("throughput_1to1_word", words, targets::throughput),
         group("throughput_4to1", many, targets::throughput_many),
         Group { factor: true, ..group("contention", contention, targets::contention) },
         group("backpressure", pressure, targets::backpressure),
@@ -282,18 +285,21 @@ fn stream_after_idle(effort: &Effort) -> Result<Vec<Metric>> {
 pub const BATCHES: [usize; 4] = [10, 100, 1000, 10_000];
 
 fn throughput<P: Link<Message>>(effort: &Effort) -> Result<Vec<Metric>> {
-    let message = Message::small();
-    BATCHES
-        .into_iter()
-        .map(|batch| {
-            let mut flow = Flow::start::<P>(CAPACITY, batch)?;
-            warm_up(effort.turn / 4, || flow.batch(&message))?;
-            let times = each_timed(effort.turn, || flow.batch(&message))?;
-            flow.finish()?;
-            let rates = times.into_iter().map(|ns| batch as f64 / ns * 1e9).collect();
-            Ok(Metric::higher(batch.to_string(), "messages/s", rates))
-        })
-        .collect()
+    BATCHES.into_iter().map(|batch| flow::<P, _>(effort, batch, &Message::small())).collect()
+}
+
+/// The same with one word for a message, where the queue alone counts and not the copy of 168 bytes.
+fn throughput_word<P: Link<u64>>(effort: &Effort) -> Result<Vec<Metric>> {
+    [1000, 10_000].into_iter().map(|batch| flow::<P, _>(effort, batch, &1)).collect()
+}
+
+fn flow<P: Link<M>, M: Parcel>(effort: &Effort, batch: usize, message: &M) -> Result<Metric> {
+    let mut flow = Flow::<_, M>::start::<P>(CAPACITY, batch)?;
+    warm_up(effort.turn / 4, || flow.batch(message))?;
+    let times = each_timed(effort.turn, || flow.batch(message))?;
+    flow.finish()?;
+    let rates = times.into_iter().map(|ns| batch as f64 / ns * 1e9).collect();
+    Ok(Metric::higher(batch.to_string(), "messages/s", rates))
 }
 
 const PRODUCERS: usize = 4;

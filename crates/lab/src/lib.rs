@@ -25,4 +25,4 @@ mod targets;
 pub mod workloads;
 
 pub use error::{Error, Result};
-pub use message::{Message, payload};
+pub use message::{Message, Parcel, payload};

@@ -47,11 +47,26 @@ impl Message {
     pub fn large(data: &Bytes) -> Self {
         Self::Transfer { buffer: 9, offset: 0, data: data.clone() }
     }
+}
 
+/// What a queue can carry and a consumer can look at.
+pub trait Parcel: Clone + Send + 'static {
     /// Looks at what a consumer has to look at, and gives a number that both ends can add up: a message that was lost,
     /// doubled or not really read changes the sum.
+    fn consume(self) -> u64;
+}
+
+/// One word: what is left when the queue alone counts.
+impl Parcel for u64 {
     #[inline]
-    pub fn consume(self) -> u64 {
+    fn consume(self) -> u64 {
+        black_box(self)
+    }
+}
+
+impl Parcel for Message {
+    #[inline]
+    fn consume(self) -> u64 {
         match black_box(self) {
             Self::Synchronize => 1,
             Self::Launch { kernel, grid, block, params } => {

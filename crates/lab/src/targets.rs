@@ -149,12 +149,24 @@ pub(crate) fn after_idle(rows: &mut [Row]) {
     });
 }
 
+/// How close we have to come to the limit where the limit is less than what we would be held to.
+const NEAR: f64 = 0.9;
+
 pub(crate) fn throughput(rows: &mut [Row]) {
     judge(rows, |rows, row, median| {
         let mut conditions = Conditions::default();
         let factor = if row.side() == "millrace-spsc" { 2.0 } else { 1.0 };
         if let Some((fastest, name)) = best(rows, row.case(), is_peer, p50) {
-            conditions.at_least("p50", median, Some(fastest * factor), &format!("{factor} x {name}, the fastest peer"));
+            let (wanted, why) = (fastest * factor, format!("{factor} x {name}, the fastest peer"));
+            match value_of(rows, &format!("limit/{}", row.case())) {
+                Some(limit) if limit * NEAR < wanted => {
+                    let why = format!("{NEAR} x limit; {why}, is {} and beyond it", short(wanted));
+                    conditions.at_least("p50", median, Some(limit * NEAR), &why);
+                }
+                _ => {
+                    conditions.at_least("p50", median, Some(wanted), &why);
+                }
+            }
         }
         if row.case() == "10000" {
             let at_1000 = value_of(rows, &format!("{}/1000", row.side()));

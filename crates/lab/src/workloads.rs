@@ -2,6 +2,7 @@
 
 use std::{
     hint::{black_box, spin_loop},
+    marker::PhantomData,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -11,7 +12,7 @@ use std::{
 };
 
 use crate::{
-    Error, Message, Result,
+    Error, Message, Parcel, Result,
     peers::{Client, Gone, Link, Rx, Server, Service, Tx},
 };
 
@@ -105,8 +106,9 @@ impl<C> Drop for RoundTrip<C> {
 
 /// One producer, one consumer thread, in batches: a batch is over when the consumer has all of it.
 #[derive(Debug)]
-pub struct Flow<T> {
+pub struct Flow<T, M = Message> {
     tx: T,
+    parcels: PhantomData<fn(M)>,
     consumer: JoinHandle<u64>,
     /// Batches that the consumer has finished; it is told of each once.
     finished: Arc<AtomicU64>,
@@ -115,9 +117,9 @@ pub struct Flow<T> {
     sum: u64,
 }
 
-impl<T: Tx<Message>> Flow<T> {
+impl<T: Tx<M>, M: Parcel> Flow<T, M> {
     /// Starts the consumer.
-    pub fn start<P: Link<Message, Tx = T>>(capacity: usize, batch: usize) -> Result<Self> {
+    pub fn start<P: Link<M, Tx = T>>(capacity: usize, batch: usize) -> Result<Self> {
         let (tx, mut rx) = P::pair(capacity);
         let finished = Arc::new(AtomicU64::new(0));
         let finished_by_consumer = finished.clone();
@@ -133,11 +135,11 @@ impl<T: Tx<Message>> Flow<T> {
             }
             sum
         })?;
-        Ok(Self { tx, consumer, finished, batch, batches: 0, sum: 0 })
+        Ok(Self { tx, parcels: PhantomData, consumer, finished, batch, batches: 0, sum: 0 })
     }
 
     /// Sends a batch and waits until it was consumed.
-    pub fn batch(&mut self, message: &Message) -> Result<()> {
+    pub fn batch(&mut self, message: &M) -> Result<()> {
         for _ in 0..self.batch {
             self.tx.send(message.clone()).map_err(|Gone| Error::Closed("the consumer"))?;
         }

@@ -5,7 +5,7 @@
 use std::{collections::HashMap, thread, time::Duration};
 
 use millrace_lab::{
-    Message,
+    Message, Parcel,
     commands::{Effort, group_names, run_groups},
     peers::*,
     report::{Report, Row},

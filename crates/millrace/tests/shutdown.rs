@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use millrace::{Command, ring::RecvDeadlineError, prelude::*};
+use millrace::{Command, prelude::*, ring::RecvDeadlineError};
 use support::{Gate, LONG, Log, assert_in_time, cpu, kernel, only_wait, soon, workers};
 
 /// Waits until nothing of the device is left: no thread, no stream, no memory.
@@ -33,8 +33,7 @@ fn shutdown_runs_what_was_submitted_and_answers_every_ticket() {
     let device = workers(2);
     let log = Log::new(&device);
     let streams: Vec<_> = (0..8).map(|_| device.stream().unwrap()).collect();
-    let tickets: Vec<_> =
-        (0..800).map(|n| streams[n % streams.len()].submit(log.launch(n as u32)).unwrap()).collect();
+    let tickets: Vec<_> = (0..800).map(|n| streams[n % streams.len()].submit(log.launch(n as u32)).unwrap()).collect();
     device.shutdown(soon()).unwrap();
     assert_eq!(log.seen().len(), 800);
     for mut ticket in tickets {

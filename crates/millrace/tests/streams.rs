@@ -272,7 +272,8 @@ fn an_awaited_submit_goes_on_when_there_is_room() {
     let device = workers(1);
     let (stream, gate, _held) = full(&device, 1);
     thread::scope(|scope| {
-        let submit = scope.spawn(|| pollster::block_on(async { stream.submit_async(Synchronize).await.unwrap().await }));
+        let submit =
+            scope.spawn(|| pollster::block_on(async { stream.submit_async(Synchronize).await.unwrap().await }));
         let_it_block();
         assert!(!submit.is_finished());
         gate.open();

@@ -3,7 +3,9 @@
 //! Waking a sleeping thread costs tens of microseconds, so a waiter first polls for about as long (the "ski rental"
 //! rule: at most twice the cost of having known the future). It polls in two steps: a microsecond with the processor's
 //! pause instruction, then by yielding, which gives the core away where more threads than cores want to run. A yield
-//! that comes back late means that they do, and the waiter sleeps at once. On one core it never polls.
+//! that comes back after a whole time slice means that the machine is crowded: then polling only hands the core to
+//! strangers, while a sleeper that is woken gets it soon, so for a while everybody sleeps at once. On one core nobody
+//! ever polls.
 //!
 //! Two ends that chase each other slot by slot move one cache line per message back and forth. So an end that has
 //! caught up with a busy other side gives it a head start ([`Pace`]): half a microsecond in which a batch builds up
@@ -127,9 +129,6 @@ const POLL_FOR: Duration = Duration::from_micros(50);
 /// Polls with the pause instruction before the first yield.
 #[cfg(not(loom))]
 const PAUSES: u32 = 128;
-/// A yield that takes longer than this let somebody else run.
-#[cfg(not(loom))]
-const CROWDED: Duration = Duration::from_micros(10);
 
 /// Whether polling can help: somebody else must be able to run meanwhile.
 #[cfg(not(loom))]
@@ -167,6 +166,48 @@ mod cores {
     }
 }
 
+/// Whether more threads than cores want to run, of this process or of others. A fact about the machine, so it is
+/// shared by all who wait.
+#[cfg(not(loom))]
+mod crowd {
+    use std::{
+        sync::{
+            OnceLock,
+            atomic::{AtomicU64, Ordering},
+        },
+        time::{Duration, Instant},
+    };
+
+    /// A yield that takes longer let somebody run who does not give the core back by himself.
+    const SLICE: Duration = Duration::from_micros(500);
+    /// How long what was seen is believed. Finding out again costs a time slice.
+    const MEMORY: Duration = Duration::from_millis(200);
+
+    /// Until when, in microseconds after `START`; zero while no crowd was seen.
+    static UNTIL: AtomicU64 = AtomicU64::new(0);
+    static START: OnceLock<Instant> = OnceLock::new();
+
+    fn at(moment: Instant) -> u64 {
+        moment.saturating_duration_since(*START.get_or_init(|| moment)).as_micros() as u64
+    }
+
+    pub(super) fn yielded(before: Instant, after: Instant) {
+        if after - before > SLICE {
+            UNTIL.store(at(after + MEMORY).max(1), Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_here() -> bool {
+        let until = UNTIL.load(Ordering::Relaxed);
+        if until == 0 || at(Instant::now()) < until {
+            return until != 0;
+        }
+        UNTIL.store(0, Ordering::Relaxed);
+        false
+    }
+}
+
 /// Polls until `attempt` succeeds, the deadline passes, or polling is no longer worth it. The first look comes after
 /// `head_start` pauses.
 #[cfg(not(loom))]
@@ -175,7 +216,7 @@ pub(crate) fn poll_for<R>(
     head_start: u32,
     mut attempt: impl FnMut() -> Option<R>,
 ) -> Option<R> {
-    if !cores::several() {
+    if !cores::several() || crowd::is_here() {
         return attempt();
     }
     for _ in 0..head_start {
@@ -191,12 +232,10 @@ pub(crate) fn poll_for<R>(
     let end = deadline.unwrap_or(now + POLL_FOR).min(now + POLL_FOR);
     while now < end {
         std::thread::yield_now();
+        let before = std::mem::replace(&mut now, Instant::now());
+        crowd::yielded(before, now);
         if let Some(result) = attempt() {
             return Some(result);
-        }
-        let before = std::mem::replace(&mut now, Instant::now());
-        if now - before > CROWDED {
-            break;
         }
     }
     None
@@ -342,7 +381,7 @@ pub(crate) fn sleep_until<R>(
 
 /// A blocked sender is woken when the ring is half empty, so that one wake-up pays for many messages. In case the
 /// receiver stops half way it looks by itself, after this long and then ever more rarely.
-const FIRST_ROUND: Duration = Duration::from_micros(500);
+const FIRST_ROUND: Duration = Duration::from_millis(5);
 const LONGEST_ROUND: Duration = Duration::from_millis(100);
 
 /// A deadline that far away; none if that is beyond what the clock can say.

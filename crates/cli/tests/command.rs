@@ -1,0 +1,106 @@
+//! The `millrace` command as a user or a script calls it.
+
+use std::{
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+fn millrace(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_millrace")).args(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// A file of this test's own, gone with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("millrace-{}-{name}", std::process::id())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn the_tour_checks_real_work_and_says_what_it_cost() {
+    let output = millrace(&[]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{text}");
+    for part in ["Devices", "not available", "Real work on cpu", "submit a command", "All well"] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    assert!(!text.contains("FAILED"), "{text}");
+}
+
+#[test]
+fn devices_as_json_have_the_documented_fields() {
+    let output = millrace(&["devices", "--json"]);
+    assert!(output.status.success());
+    let listing: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let devices = listing["devices"].as_array().unwrap();
+    for device in devices {
+        assert!(["cpu", "gpu", "cuda"].contains(&device["kind"].as_str().unwrap()));
+        let (available, reason) = (device["available"].as_bool().unwrap(), device["reason"].as_str());
+        assert_eq!(available, reason.is_none(), "a device is available or says why not: {device}");
+    }
+    let cpu = devices.iter().find(|device| device["id"] == "cpu").unwrap();
+    assert_eq!(cpu["available"], true);
+    assert!(cpu["memory"].as_u64().unwrap() > 0);
+    assert!(cpu["details"]["simd"].is_string());
+}
+
+#[test]
+fn wrong_usage_is_code_2_and_help_helps() {
+    assert_eq!(millrace(&["bench", "nonsense"]).status.code(), Some(2));
+    assert_eq!(millrace(&["--nonsense"]).status.code(), Some(2));
+    let help = stdout(&millrace(&["--help"]));
+    for part in ["devices", "bench", "tour"] {
+        assert!(help.contains(part), "no {part:?} in\n{help}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_said_before_the_run() {
+    let start = std::time::Instant::now();
+    let output = millrace(&["bench", "commands", "--json", "/nonexistent/rows.json"]);
+    assert_eq!(output.status.code(), Some(4));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent/rows.json"));
+    assert!(start.elapsed().as_secs() < 5);
+}
+
+#[test]
+fn a_quick_bench_writes_the_documented_rows() {
+    let file = Scratch::new("rows.json");
+    let output = millrace(&["bench", "commands", "--quick", "--json", file.0.to_str().unwrap()]);
+    assert!(output.status.success(), "{}\n{}", stdout(&output), String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file.0).unwrap()).unwrap();
+    assert_eq!(report["schema"], 1);
+    assert!(report["machine"].is_object());
+    let rows = report["rows"].as_array().unwrap();
+    for row in rows {
+        for field in ["group", "id", "device", "unit"] {
+            assert!(row[field].is_string(), "{field} in {row}");
+        }
+        for field in ["p50", "p99", "mean"] {
+            assert!(row[field].as_f64().is_some_and(|n| n.is_finite()), "{field} in {row}");
+        }
+        assert!(["lower", "higher"].contains(&row["better"].as_str().unwrap()));
+        assert_eq!(row["target"].is_null(), row["met"].is_null(), "{row}");
+    }
+    for peer in ["millrace", "crossbeam", "kanal", "flume", "std", "tokio-mpsc", "mutex-yield", "mutex-condvar", "limit"] {
+        let here = rows.iter().any(|row| row["id"].as_str().is_some_and(|id| id.split('/').next() == Some(peer)));
+        assert!(here, "no row of {peer}");
+    }
+    let parts = std::fs::read_dir(file.0.parent().unwrap()).unwrap();
+    let name = file.0.file_name().unwrap().to_str().unwrap().to_owned() + ".";
+    assert!(!parts.flatten().any(|f| f.file_name().to_string_lossy().starts_with(&name)), "nothing is left behind");
+}
