@@ -76,7 +76,7 @@ impl Core {
         let mut lane = stream.lane();
         let (mut ran, mut turn) = (0, TURN);
         loop {
-            let Some(envelope) = lane.next() else {
+            let Some(envelope) = stream.next(&mut lane) else {
                 if self.linger(&lane) {
                     continue;
                 }
@@ -104,9 +104,9 @@ impl Core {
     pub(crate) fn drive_as_caller(&self, stream: &Arc<StreamInner>, mut ran: isize, mut done: impl FnMut() -> bool) {
         let mut lane = stream.lane();
         while !done() && !self.ready.has_before(stream.priority) {
-            let Some(envelope) = lane.next() else { break };
+            let Some(envelope) = stream.next(&mut lane) else { break };
             if !envelope.command.is_brief() {
-                lane.front = Some(envelope);
+                stream.hold(&mut lane, envelope);
                 break;
             }
             if let Advance::Waiting = self.advance(stream, envelope, &mut lane, &mut ran) {
@@ -155,7 +155,7 @@ impl Core {
             && !marker.is_decided()
         {
             let marker = marker.clone();
-            lane.front = Some(envelope);
+            stream.hold(lane, envelope);
             // All that was run is counted out before the marker can bring the stream to another driver.
             stream.finished(std::mem::take(ran));
             if marker.check_or_wait(stream).is_none() {
@@ -180,7 +180,12 @@ impl Core {
             Err(error) => Event::Failed { stream: stream.id, command: kind, error: error.clone() },
         });
         let cancelled = reply.is_cancelled();
-        if let Err(Err(error)) = reply.send(result)
+        // The waker that this calls is foreign code.
+        let sent = catch_unwind(AssertUnwindSafe(|| reply.send(result))).unwrap_or_else(|panic| {
+            quietly_drop(panic);
+            Ok(())
+        });
+        if let Err(Err(error)) = sent
             && !(cancelled && error == Error::Deadline)
         {
             stream.keep_error(error); // a ticket that told of its deadline has cancelled
@@ -242,16 +247,6 @@ fn quietly_drop<T>(value: T) {
         tracing::warn!(error = %Error::from_panic(&*panic), "a drop panicked");
         // A payload that panics when dropped is not given another chance.
         std::mem::forget(panic);
-    }
-}
-
-impl Lane {
-    #[inline]
-    fn next(&mut self) -> Option<Envelope> {
-        match self.front.take() {
-            Some(envelope) => Some(envelope),
-            None => self.ring.try_recv().ok(),
-        }
     }
 }
 

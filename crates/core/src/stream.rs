@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicIsize, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -102,7 +102,9 @@ pub(crate) struct StreamInner {
     /// The first error that nobody waited for.
     unclaimed: Mutex<Option<Error>>,
     /// Whether it stands in the ready queue. Changed under that queue's lock.
-    pub(crate) queued: std::sync::atomic::AtomicBool,
+    pub(crate) queued: AtomicBool,
+    /// Whether the lane has a command in front of its ring.
+    held: AtomicBool,
 }
 
 impl fmt::Debug for StreamInner {
@@ -124,7 +126,8 @@ impl StreamInner {
             pending: CachePadded::new(AtomicIsize::new(0)),
             progress: AtomicU64::new(0),
             unclaimed: Mutex::new(None),
-            queued: std::sync::atomic::AtomicBool::new(false),
+            queued: AtomicBool::new(false),
+            held: AtomicBool::new(false),
         })
     }
 
@@ -151,13 +154,30 @@ impl StreamInner {
 
     /// Whether something is waiting or running. The ring is asked as well: a submitter may not have counted yet.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.ring.is_empty() || self.pending.load(Ordering::SeqCst) > 0
+        !self.is_empty() || self.pending.load(Ordering::SeqCst) > 0
     }
 
     /// Whether nothing waits. `pending` alone does not tell: a command that ran before its submitter has counted it
     /// hides one that was submitted since.
+    #[inline]
     fn is_empty(&self) -> bool {
-        self.ring.is_empty() && self.lane.try_lock().is_ok_and(|lane| lane.front.is_none())
+        self.ring.is_empty() && !self.held.load(Ordering::SeqCst)
+    }
+
+    /// The next command, in order. Only a driver calls it.
+    #[inline]
+    pub(crate) fn next(&self, lane: &mut Lane) -> Option<Envelope> {
+        if self.held.load(Ordering::Relaxed) {
+            self.held.store(false, Ordering::SeqCst);
+            return lane.front.take();
+        }
+        lane.ring.try_recv().ok()
+    }
+
+    /// Puts a command back that cannot run yet: it is the next again.
+    pub(crate) fn hold(&self, lane: &mut Lane, envelope: Envelope) {
+        lane.front = Some(envelope);
+        self.held.store(true, Ordering::SeqCst);
     }
 
     /// Counts out what a driver has finished; true if there is more.
@@ -381,7 +401,7 @@ impl Stream {
             }
             core.leave(inner, 1);
         }
-        Ok(self.submit(command).map_err(|r| r.error)?.wait().map(R::Answer::from_output)??)
+        R::Answer::from_output(self.submit(command)?.wait()?)
     }
 
     fn may_run_here(&self, command: &Command) -> Result<()> {

@@ -164,7 +164,7 @@ impl<T: Answer> Unpin for Ticket<T> {}
 impl<T: Answer> Drop for Ticket<T> {
     fn drop(&mut self) {
         if !self.settled
-            && let Some(Ok(Err(error))) = self.reply.try_recv()
+            && let Some(Ok(Err(error))) = self.reply.leave()
             && !(self.told_late && error == Error::Deadline)
         {
             self.stream.keep_error(error);

@@ -4,6 +4,7 @@
 use std::{
     cmp::Reverse,
     collections::BinaryHeap,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex, PoisonError, Weak},
     task::Waker,
     time::Instant,
@@ -80,7 +81,8 @@ impl Inner {
                     state.due.pop();
                     if let Some(waker) = state.wakers.remove(&number) {
                         drop(state);
-                        waker.wake(); // foreign code, so not under the lock
+                        // Foreign code: not under the lock, and its panic is not ours.
+                        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
                         state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                     }
                 }

@@ -24,6 +24,9 @@ pub struct Machine {
     pub kernel: Option<String>,
     /// Load average of the last minute when the run began: above a few tenths, somebody else was at work.
     pub load: Option<f64>,
+    /// Share of all cores that other processes used while the run lasted, where the system says it: above a few
+    /// hundredths, do not judge by this run.
+    pub others: Option<f64>,
     /// Version of the lab.
     pub version: String,
     /// The commit checked out in the working directory, if there is one.
@@ -44,10 +47,45 @@ impl Machine {
             os: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             kernel: line("/proc/sys/kernel/osrelease"),
             load: line("/proc/loadavg").and_then(|l| l.split(' ').next()?.parse().ok()),
+            others: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: std::env::current_dir().ok().and_then(|dir| dir.ancestors().find_map(commit)),
             date: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
         }
+    }
+}
+
+/// Processor time so far, in the system's ticks.
+#[derive(Debug, Clone, Copy)]
+pub struct Ticks {
+    /// Of all cores, idle or not.
+    all: u64,
+    /// Of that, busy.
+    busy: u64,
+    /// Of that, this process's.
+    own: u64,
+}
+
+impl Ticks {
+    /// Until now, where the system says it.
+    pub fn now() -> Option<Self> {
+        let system = fs::read_to_string("/proc/stat").ok()?;
+        // user nice system idle iowait irq softirq steal
+        let fields = system.lines().next()?.split_whitespace().skip(1).take(8);
+        let fields: Vec<u64> = fields.map(|field| field.parse().unwrap_or(0)).collect();
+        let all = fields.iter().sum();
+        let own = fs::read_to_string("/proc/self/stat").ok()?;
+        // Behind the name, which may contain anything: user and system time are the 12th and 13th.
+        let times = own.rsplit_once(')')?.1.split_whitespace().skip(11).take(2);
+        let own = times.filter_map(|field| field.parse::<u64>().ok()).sum();
+        Some(Self { all, busy: all - fields.get(3)? - fields.get(4)?, own })
+    }
+
+    /// Share of all cores that other processes have used since.
+    pub fn others_since(self) -> Option<f64> {
+        let now = Self::now()?;
+        let others = (now.busy - self.busy).saturating_sub(now.own - self.own);
+        (now.all > self.all).then(|| others as f64 / (now.all - self.all) as f64)
     }
 }
 

@@ -334,13 +334,13 @@ pub fn backpressure<P: Link<Message>>(
     let producer = cpu.zip(thread_cpu()).map(|(before, after)| after.saturating_sub(before));
     drop(tx);
     let (received, sum, depth, end) = join(consumer)?;
-    if received == count {
+    if received >= count {
         check_sum(sum, count * message.clone().consume())?;
     }
     if depth > capacity as u64 {
         return Err(Error::Overfull { depth, capacity: capacity as u64 });
     }
-    Ok(Pressure { total: end - start, producer, lost: count - received, depth })
+    Ok(Pressure { total: end - start, producer, lost: count.saturating_sub(received), depth })
 }
 
 /// What the consumer of [`backpressure`] takes without a queue.

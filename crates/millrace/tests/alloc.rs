@@ -105,7 +105,7 @@ fn a_launch_allocates_nothing() {
     let device = workers(1);
     let (stream, kernel) = (device.stream().unwrap(), doubling(&device));
     let (x, y) = (device.allocate(256).unwrap(), device.allocate(256).unwrap());
-    let launch = || kernel.launch().bind(&x).bind(&y).params(&2u32).over(64, 16);
+    let launch = || kernel.launch().bind(&x).bind(&y).params(&2u32).over(64, 64);
     assert_allocates_nothing(|| stream.submit(launch()).unwrap().wait().unwrap());
     assert_allocates_nothing(|| stream.run(launch()).unwrap());
 }

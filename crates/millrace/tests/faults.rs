@@ -40,7 +40,7 @@ impl Bench {
 
     /// A launch that is right but for what the test makes wrong.
     fn launch(&self) -> Launch {
-        self.kernel.launch().bind(&self.buffer()).bind(&self.buffer()).params(&1u32)
+        self.kernel.launch().bind(self.buffer()).bind(self.buffer()).params(&1u32)
     }
 
     /// Every way of submission refuses it with the same error, nothing runs, and the next command is fine.
@@ -69,7 +69,7 @@ fn a_buffer_or_kernel_of_another_device_is_refused() {
     assert_eq!(here.refuses(|| foreign.fill(.., 1)), wrong);
     assert_eq!(here.refuses(|| foreign.copy_to(.., &here.buffer(), 0)), wrong);
     assert_eq!(here.refuses(|| here.buffer().copy_to(.., &foreign, 0)), wrong);
-    assert_eq!(here.refuses(|| here.kernel.launch().bind(&here.buffer()).bind(&foreign).params(&1u32)), wrong);
+    assert_eq!(here.refuses(|| here.kernel.launch().bind(here.buffer()).bind(&foreign).params(&1u32)), wrong);
     assert_eq!(here.refuses(|| there.launch()), Error::WrongDevice { what: "kernel" });
     assert_eq!(here.device.buffer(foreign.id()).unwrap_err(), wrong);
 }
@@ -132,7 +132,7 @@ fn a_range_outside_of_the_buffer_is_refused() {
         Error::OutOfRange { .. }
     ));
     let bind = |range: std::ops::Range<usize>| {
-        bench.kernel.launch().bind(bench.buffer().slice(range)).bind(&bench.buffer()).params(&1u32)
+        bench.kernel.launch().bind(bench.buffer().slice(range)).bind(bench.buffer()).params(&1u32)
     };
     assert!(matches!(bench.refuses(|| bind(0..68)), Error::OutOfRange { .. }));
     assert!(matches!(bench.refuses(|| bind(max - 3..max)), Error::OutOfRange { .. }));
@@ -155,7 +155,7 @@ fn an_empty_range_is_fine_wherever_it_lies_inside() {
 fn a_binding_that_does_not_fit_its_elements_is_refused() {
     let bench = Bench::new();
     for (range, value) in [(1..5, 1), (4..7, 3), (2..6, 2)] {
-        let launch = || bench.kernel.launch().bind(bench.buffer().slice(range.clone())).bind(&bench.buffer());
+        let launch = || bench.kernel.launch().bind(bench.buffer().slice(range.clone())).bind(bench.buffer());
         assert_eq!(bench.refuses(|| launch().params(&1u32)), Error::Misaligned { value, align: 4 });
     }
 }
@@ -166,7 +166,7 @@ fn adopted_bytes_that_are_not_aligned_for_the_kernel_are_an_error_of_the_launch(
     let bytes = Bytes::from(vec![0; 32]);
     let odd = bytes.as_ptr().addr() % 4 + 1;
     let buffer = bench.device.adopt(bytes.slice(odd..odd + 8)).unwrap();
-    let launch = bench.kernel.launch().bind(&buffer).bind(&bench.buffer()).params(&1u32);
+    let launch = bench.kernel.launch().bind(&buffer).bind(bench.buffer()).params(&1u32);
     assert!(matches!(bench.stream.run(launch), Err(Error::Misaligned { .. })));
     assert_eq!(bench.calls.load(Ordering::SeqCst), 0);
 }
@@ -175,7 +175,7 @@ fn adopted_bytes_that_are_not_aligned_for_the_kernel_are_an_error_of_the_launch(
 fn missing_and_extra_bindings_are_refused() {
     let bench = Bench::new();
     for given in [0, 1, 3, MAX_BINDINGS, MAX_BINDINGS + 5] {
-        let launch = || (0..given).fold(bench.kernel.launch().params(&1u32), |launch, _| launch.bind(&bench.buffer()));
+        let launch = || (0..given).fold(bench.kernel.launch().params(&1u32), |launch, _| launch.bind(bench.buffer()));
         assert_eq!(bench.refuses(launch), Error::Bindings { kernel: "bench".into(), expected: 2, given });
     }
 }
@@ -183,7 +183,7 @@ fn missing_and_extra_bindings_are_refused() {
 #[test]
 fn parameters_of_another_size_are_refused() {
     let bench = Bench::new();
-    let launch = || bench.kernel.launch().bind(&bench.buffer()).bind(&bench.buffer());
+    let launch = || bench.kernel.launch().bind(bench.buffer()).bind(bench.buffer());
     let wrong = |given| Error::Parameters { kernel: "bench".into(), expected: 4, given };
     assert_eq!(bench.refuses(launch), wrong(0));
     assert_eq!(bench.refuses(|| launch().params(&1u16)), wrong(2));
@@ -251,7 +251,7 @@ fn adopted_bytes_cannot_be_written() {
     assert_eq!(bench.refuses(|| adopted.fill(.., 1)), Error::ReadOnly);
     assert_eq!(bench.refuses(|| bench.buffer().copy_to(.., &adopted, 0)), Error::ReadOnly);
     assert_eq!(
-        bench.refuses(|| bench.kernel.launch().bind(&bench.buffer()).bind(&adopted).params(&1u32)),
+        bench.refuses(|| bench.kernel.launch().bind(bench.buffer()).bind(&adopted).params(&1u32)),
         Error::ReadOnly
     );
     assert_eq!(&*bench.stream.run(adopted.read(..)).unwrap(), [5; 64]);
@@ -307,7 +307,7 @@ fn a_kernel_that_asks_for_what_it_has_not_declared_fails_alone() {
     for (what, code) in refused {
         let spec = KernelSpec::new(what).binding::<u8>("x", Access::Read).binding::<u8>("y", Access::ReadWrite);
         let kernel = bench.device.kernel(&spec.cpu(code)).unwrap();
-        let result = bench.stream.run(kernel.launch().bind(&bench.buffer()).bind(&bench.buffer()));
+        let result = bench.stream.run(kernel.launch().bind(bench.buffer()).bind(bench.buffer()));
         assert!(matches!(result, Err(Error::Panicked(_))), "{what}: {result:?}");
     }
     bench.stream.run(bench.launch()).unwrap();
@@ -370,7 +370,7 @@ fn a_launch_whose_buffer_panics_when_it_is_dropped_leaves_nothing_behind() {
         let adopted = bench.device.adopt(grenade()).unwrap();
         let result = bench.stream.run(panics.launch().bind(adopted));
         assert_eq!(result, Err(Error::Panicked("in the kernel".into())));
-        bench.stream.run(fine.launch().bind(&bench.buffer())).unwrap();
+        bench.stream.run(fine.launch().bind(bench.buffer())).unwrap();
     }
     assert_eq!((bench.device.memory().adopted, bench.device.memory().in_use), (0, 0));
 }

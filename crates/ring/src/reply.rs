@@ -312,7 +312,7 @@ impl<T: Send> ReplyReceiver<T> {
 
     #[inline]
     fn wait(&mut self, deadline: Option<Instant>) -> Result<T, ReplyError> {
-        wait::poll_for(deadline, 0, || self.try_recv())
+        wait::poll_for(deadline, 0, false, || self.try_recv())
             .or_else(|| {
                 wait::sleep_until(deadline, None, |waker| match waker {
                     Some(waker) => self.poll_with(waker),
@@ -320,6 +320,33 @@ impl<T: Send> ReplyReceiver<T> {
                 })
             })
             .unwrap_or(Err(ReplyError::Deadline))
+    }
+
+    /// Gives up waiting. If the answer came before, this is it; if not, the answering end gets its value back.
+    ///
+    /// ```
+    /// let replies = millrace_ring::reply::ReplyPool::new();
+    /// let (reply, mut asked) = replies.pair().expect("none is in use");
+    /// assert_eq!(asked.leave(), None);
+    /// assert_eq!(reply.send(7), Err(7));
+    /// ```
+    pub fn leave(&mut self) -> Option<Result<T, ReplyError>> {
+        if self.done {
+            return None;
+        }
+        let mut state = self.hold.slot().state.load(Ordering::Acquire);
+        while state & (SENT | ABANDONED) == 0 {
+            let slot = self.hold.slot();
+            // A waker stays behind for the sender to drop.
+            match slot.state.compare_exchange_weak(state, state | RECEIVER_LEFT, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    self.done = true;
+                    return None;
+                }
+                Err(now) => state = now,
+            }
+        }
+        Some(self.finish(state))
     }
 
     /// Tells the answering end that the answer is no longer wanted. It may come all the same.
@@ -343,19 +370,7 @@ impl<T: Send> Future for ReplyReceiver<T> {
 
 impl<T: Send> Drop for ReplyReceiver<T> {
     fn drop(&mut self) {
-        let mut state = match self.done {
-            true => return,
-            false => self.hold.slot().state.load(Ordering::Acquire),
-        };
-        while state & (SENT | ABANDONED) == 0 {
-            let slot = self.hold.slot();
-            // A waker stays behind for the sender to drop.
-            match slot.state.compare_exchange_weak(state, state | RECEIVER_LEFT, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return,
-                Err(now) => state = now,
-            }
-        }
-        drop(self.finish(state));
+        drop(self.leave());
     }
 }
 

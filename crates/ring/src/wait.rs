@@ -21,7 +21,7 @@ use std::{
 use crate::{
     error::{RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
-    sync::{AtomicUsize, Mutex, Ordering, lock},
+    sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock},
 };
 
 /// Nobody sleeps.
@@ -39,6 +39,8 @@ const EAGER: usize = 2;
 pub(crate) struct WaitSet {
     /// `NONE`, `PATIENT` or `EAGER`; changed under the lock, read without it.
     sleeping: AtomicUsize,
+    /// Whether the last wait was a long one: then the next will be, too, and polling would be a waste.
+    long: AtomicBool,
     sleepers: Mutex<Sleepers>,
 }
 
@@ -56,7 +58,11 @@ impl WaitSet {
         fence::prepare();
         #[cfg(not(loom))]
         cores::look();
-        Self { sleeping: AtomicUsize::new(NONE), sleepers: Mutex::new(Sleepers::default()) }
+        Self {
+            sleeping: AtomicUsize::new(NONE),
+            long: AtomicBool::new(false),
+            sleepers: Mutex::new(Sleepers::default()),
+        }
     }
 
     /// Announces a sleeper, or replaces its waker. The caller must look at the ring once more before it sleeps.
@@ -180,11 +186,14 @@ mod crowd {
 
     /// A yield that takes longer let somebody run who does not give the core back by himself.
     const SLICE: Duration = Duration::from_micros(500);
-    /// How long what was seen is believed. Finding out again costs a time slice.
-    const MEMORY: Duration = Duration::from_millis(200);
+    /// How long what was seen is believed: briefly at first, and twice as long whenever it turns out to be still so,
+    /// because finding out costs a time slice.
+    const FIRST: u64 = 4_000;
+    const LONGEST: u64 = 512_000;
 
-    /// Until when, in microseconds after `START`; zero while no crowd was seen.
+    /// Until when, in microseconds after `START`; zero while there is no crowd.
     static UNTIL: AtomicU64 = AtomicU64::new(0);
+    static MEMORY: AtomicU64 = AtomicU64::new(FIRST);
     static START: OnceLock<Instant> = OnceLock::new();
 
     fn at(moment: Instant) -> u64 {
@@ -192,8 +201,12 @@ mod crowd {
     }
 
     pub(super) fn yielded(before: Instant, after: Instant) {
+        let memory = MEMORY.load(Ordering::Relaxed);
         if after - before > SLICE {
-            UNTIL.store(at(after + MEMORY).max(1), Ordering::Relaxed);
+            UNTIL.store(at(after) + memory, Ordering::Relaxed);
+            MEMORY.store((memory * 2).min(LONGEST), Ordering::Relaxed);
+        } else if memory != FIRST {
+            MEMORY.store(FIRST, Ordering::Relaxed);
         }
     }
 
@@ -209,11 +222,12 @@ mod crowd {
 }
 
 /// Polls until `attempt` succeeds, the deadline passes, or polling is no longer worth it. The first look comes after
-/// `head_start` pauses.
+/// `head_start` pauses; `briefly` leaves out the yielding.
 #[cfg(not(loom))]
 pub(crate) fn poll_for<R>(
     deadline: Option<Instant>,
     head_start: u32,
+    briefly: bool,
     mut attempt: impl FnMut() -> Option<R>,
 ) -> Option<R> {
     if !cores::several() || crowd::is_here() {
@@ -227,6 +241,9 @@ pub(crate) fn poll_for<R>(
             return Some(result);
         }
         std::hint::spin_loop();
+    }
+    if briefly {
+        return None;
     }
     let mut now = Instant::now();
     let end = deadline.unwrap_or(now + POLL_FOR).min(now + POLL_FOR);
@@ -242,7 +259,7 @@ pub(crate) fn poll_for<R>(
 }
 
 #[cfg(loom)]
-pub(crate) fn poll_for<R>(_: Option<Instant>, _: u32, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
+pub(crate) fn poll_for<R>(_: Option<Instant>, _: u32, _: bool, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
     attempt()
 }
 
@@ -382,6 +399,8 @@ pub(crate) fn sleep_until<R>(
 /// A blocked sender is woken when the ring is half empty, so that one wake-up pays for many messages. In case the
 /// receiver stops half way it looks by itself, after this long and then ever more rarely.
 const FIRST_ROUND: Duration = Duration::from_millis(5);
+/// A sender that slept longer than this polls less the next time.
+const LONG: Duration = Duration::from_micros(200);
 const LONGEST_ROUND: Duration = Duration::from_millis(100);
 
 /// A deadline that far away; none if that is beyond what the clock can say.
@@ -441,13 +460,17 @@ fn send_slowly<I: Inlet>(
     }
     let mut key = None;
     let head_start = HEAD_START.min(inlet.capacity() as u32 / 2);
-    let sent = poll_for(deadline, head_start, || attempt(inlet, kept)).or_else(|| {
-        sleep_until(deadline, Some(FIRST_ROUND), |waker| {
+    let long = inlet.sleepers().long.load(Ordering::Relaxed);
+    let sent = poll_for(deadline, head_start, long, || attempt(inlet, kept)).or_else(|| {
+        let start = Instant::now();
+        let sent = sleep_until(deadline, Some(FIRST_ROUND), |waker| {
             if let Some(waker) = waker {
                 inlet.sleepers().register(&mut key, waker, PATIENT);
             }
             attempt(inlet, kept)
-        })
+        });
+        inlet.sleepers().long.store(start.elapsed() > LONG, Ordering::Relaxed);
+        sent
     });
     inlet.sleepers().unregister(&mut key);
     match (sent, kept.take()) {
@@ -476,7 +499,7 @@ fn recv_slowly<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Result<O
     }
     let mut key = None;
     let head_start = outlet.pace().caught_up();
-    let received = poll_for(deadline, head_start, || attempt(outlet)).or_else(|| {
+    let received = poll_for(deadline, head_start, false, || attempt(outlet)).or_else(|| {
         let received = sleep_until(deadline, None, |waker| {
             if let Some(waker) = waker {
                 outlet.sleepers().register(&mut key, waker, PATIENT);
@@ -591,5 +614,5 @@ impl<O: Outlet> Drop for Receiving<O> {
 /// assert!(millrace_ring::poll_while_worthwhile(poll).is_none());
 /// ```
 pub fn poll_while_worthwhile<R>(attempt: impl FnMut() -> Option<R>) -> Option<R> {
-    poll_for(None, 0, attempt)
+    poll_for(None, 0, false, attempt)
 }
