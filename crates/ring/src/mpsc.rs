@@ -322,12 +322,13 @@ impl<T> Receiver<T> {
 
     /// Wakes senders that sleep, once there is room for many.
     #[inline(always)]
-    fn made_room(&self) {
+    fn made_room(&self, received: usize) {
         fence::light();
         let ring = &*self.ring;
-        ring.shared
-            .for_room
-            .wake_if(|| ring.distance(self.head, ring.tail.load(Ordering::Relaxed)) <= ring.capacity() / 2);
+        ring.shared.for_room.wake_for_room(|| {
+            let waiting = ring.distance(self.head, ring.tail.load(Ordering::Relaxed));
+            wait::room_for_many(waiting, ring.capacity(), received)
+        });
     }
 }
 
@@ -336,7 +337,7 @@ impl<T: Send> Receiver<T> {
     #[inline]
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
         if let Some(message) = self.take() {
-            self.made_room();
+            self.made_room(1);
             self.pace.received();
             return Ok(message);
         }
@@ -375,24 +376,20 @@ impl<T: Send> Receiver<T> {
     #[inline]
     pub fn drain(&mut self, max: usize, mut each: impl FnMut(T)) -> usize {
         /// Also wakes if `each` panics.
-        struct Wake<'a, T>(&'a mut Receiver<T>);
+        struct Wake<'a, T>(&'a mut Receiver<T>, usize);
         impl<T> Drop for Wake<'_, T> {
             fn drop(&mut self) {
-                self.0.made_room();
+                self.0.made_room(self.1);
             }
         }
-        let wake = Wake(self);
-        let mut taken = 0;
-        while taken < max {
-            match wake.0.take() {
-                Some(message) => {
-                    taken += 1;
-                    each(message);
-                }
-                None => break,
-            }
+        let mut wake = Wake(self, 0);
+        while wake.1 < max
+            && let Some(message) = wake.0.take()
+        {
+            wake.1 += 1;
+            each(message);
         }
-        taken
+        wake.1
     }
 
     /// Closes the ring: nothing more can be sent, what was sent can still be received.

@@ -303,13 +303,14 @@ impl<T> Receiver<T> {
 
     /// Tells the sender how far we are, and wakes it once there is room for many.
     #[inline(always)]
-    fn made_room(&self) {
+    fn made_room(&self, received: usize) {
         let ring = &*self.ring;
         ring.head.store(self.head, Ordering::Release);
         fence::light();
-        ring.shared
-            .for_room
-            .wake_if(|| ring.tail.load(Ordering::Relaxed).wrapping_sub(self.head) <= ring.shared.capacity / 2);
+        ring.shared.for_room.wake_for_room(|| {
+            let waiting = ring.tail.load(Ordering::Relaxed).wrapping_sub(self.head);
+            wait::room_for_many(waiting, ring.shared.capacity, received)
+        });
     }
 }
 
@@ -319,7 +320,7 @@ impl<T: Send> Receiver<T> {
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
         if self.look() {
             let message = self.read();
-            self.made_room();
+            self.made_room(1);
             self.pace.received();
             return Ok(message);
         }
@@ -358,19 +359,19 @@ impl<T: Send> Receiver<T> {
     #[inline]
     pub fn drain(&mut self, max: usize, mut each: impl FnMut(T)) -> usize {
         /// Also tells if `each` panics.
-        struct Tell<'a, T>(&'a mut Receiver<T>);
+        struct Tell<'a, T>(&'a mut Receiver<T>, usize);
         impl<T> Drop for Tell<'_, T> {
             fn drop(&mut self) {
-                self.0.made_room();
+                self.0.made_room(self.1);
             }
         }
-        let tell = Tell(self);
-        let mut taken = 0;
-        while taken < max && tell.0.look() {
-            taken += 1;
-            each(tell.0.read());
+        let mut tell = Tell(self, 0);
+        while tell.1 < max && tell.0.look() {
+            tell.1 += 1;
+            let message = tell.0.read();
+            each(message);
         }
-        taken
+        tell.1
     }
 
     /// Closes the ring: nothing more can be sent, what was sent can still be received.

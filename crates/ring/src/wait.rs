@@ -84,15 +84,16 @@ impl WaitSet {
         fence::heavy();
     }
 
-    /// Takes a sleeper's place back; nothing happens if it was woken before.
-    fn unregister(&self, key: &mut Key) {
-        if let Some(key) = key.take() {
-            let mut sleepers = lock(&self.sleepers);
-            sleepers.wakers.retain(|(k, _)| *k != key);
-            if sleepers.wakers.is_empty() {
-                self.sleeping.store(NONE, Ordering::Relaxed);
-            }
+    /// Takes a sleeper's place back; false if it was woken before.
+    fn unregister(&self, key: &mut Key) -> bool {
+        let Some(key) = key.take() else { return true };
+        let mut sleepers = lock(&self.sleepers);
+        let before = sleepers.wakers.len();
+        sleepers.wakers.retain(|(k, _)| *k != key);
+        if sleepers.wakers.is_empty() {
+            self.sleeping.store(NONE, Ordering::Relaxed);
         }
+        sleepers.wakers.len() < before
     }
 
     /// Wakes everyone who sleeps. Cheap when nobody does.
@@ -103,14 +104,33 @@ impl WaitSet {
         }
     }
 
-    /// Wakes everyone who sleeps, unless all of them can wait and `enough` says that it is too early to bother them.
+    /// Room was made: wakes whoever sleeps for it. A task is woken at once, with all the others; of threads only the
+    /// first is woken, and only if `enough` says that there is room for many messages.
     #[inline(always)]
-    pub(crate) fn wake_if(&self, enough: impl FnOnce() -> bool) {
+    pub(crate) fn wake_for_room(&self, enough: impl FnOnce() -> bool) {
         match self.sleeping.load(Ordering::Relaxed) {
             NONE => {}
-            PATIENT if !enough() => {}
+            PATIENT => {
+                if enough() {
+                    self.wake_first();
+                }
+            }
             _ => self.wake_all(),
         }
+    }
+
+    #[cold]
+    fn wake_first(&self) {
+        let mut sleepers = lock(&self.sleepers);
+        if sleepers.wakers.is_empty() {
+            return;
+        }
+        let (_, waker) = sleepers.wakers.remove(0);
+        if sleepers.wakers.is_empty() {
+            self.sleeping.store(NONE, Ordering::Relaxed);
+        }
+        drop(sleepers);
+        waker.wake();
     }
 
     #[cold]
@@ -132,9 +152,6 @@ impl WaitSet {
 /// How long a waiter polls before it sleeps: about what a wake-up costs.
 #[cfg(not(loom))]
 const POLL_FOR: Duration = Duration::from_micros(50);
-/// Polls with the pause instruction before the first yield.
-#[cfg(not(loom))]
-const PAUSES: u32 = 128;
 
 /// Whether polling can help: somebody else must be able to run meanwhile.
 #[cfg(not(loom))]
@@ -221,6 +238,35 @@ mod crowd {
     }
 }
 
+/// How many polls with the pause instruction come before the first yield. Where both sides share a core, pausing only
+/// keeps the other from running; a thread learns that from what ended its last waits.
+#[cfg(not(loom))]
+mod pauses {
+    use std::{cell::Cell, time::Duration};
+
+    const MOST: u32 = 128;
+    const LEAST: u32 = 4;
+    /// A yield that took longer let another thread run here.
+    const SWITCHED: Duration = Duration::from_micros(1);
+
+    thread_local!(static PAUSES: Cell<u32> = const { Cell::new(MOST) });
+
+    pub(super) fn worthwhile() -> u32 {
+        PAUSES.get()
+    }
+
+    pub(super) fn helped(pauses: u32) {
+        if pauses < MOST {
+            PAUSES.set(pauses * 2);
+        }
+    }
+
+    pub(super) fn yielding_helped(pauses: u32, took: Duration) {
+        // Without a switch it was the time that helped, and more pauses would have as well.
+        PAUSES.set(if took > SWITCHED { (pauses / 2).max(LEAST) } else { (pauses * 2).min(MOST) });
+    }
+}
+
 /// Polls until `attempt` succeeds, the deadline passes, or polling is no longer worth it. The first look comes after
 /// `head_start` pauses; `briefly` leaves out the yielding.
 #[cfg(not(loom))]
@@ -233,11 +279,13 @@ pub(crate) fn poll_for<R>(
     if !cores::several() || crowd::is_here() {
         return attempt();
     }
-    for _ in 0..head_start {
+    let pauses = pauses::worthwhile();
+    for _ in 0..head_start.min(pauses) {
         std::hint::spin_loop();
     }
-    for _ in 0..PAUSES {
+    for _ in 0..pauses {
         if let Some(result) = attempt() {
+            pauses::helped(pauses);
             return Some(result);
         }
         std::hint::spin_loop();
@@ -252,6 +300,7 @@ pub(crate) fn poll_for<R>(
         let before = std::mem::replace(&mut now, Instant::now());
         crowd::yielded(before, now);
         if let Some(result) = attempt() {
+            pauses::yielding_helped(pauses, now - before);
             return Some(result);
         }
     }
@@ -396,8 +445,15 @@ pub(crate) fn sleep_until<R>(
     }
 }
 
-/// A blocked sender is woken when the ring is half empty, so that one wake-up pays for many messages. In case the
-/// receiver stops half way it looks by itself, after this long and then ever more rarely.
+/// Whether it is time to wake a sender that sleeps, with `waiting` messages still in the ring and `received` just taken
+/// out: when the ring is half empty, so that one wake-up pays for many messages, and again with every further eighth,
+/// so that several senders are not all woken to fill the same room.
+#[inline(always)]
+pub(crate) fn room_for_many(waiting: usize, capacity: usize, received: usize) -> bool {
+    waiting <= capacity / 2 && (received > 1 || waiting.is_multiple_of((capacity / 8).max(1)))
+}
+
+/// In case the receiver stops half way, a sender that sleeps looks by itself, after this long and then ever more rarely.
 const FIRST_ROUND: Duration = Duration::from_millis(5);
 /// A sender that slept longer than this polls less the next time.
 const LONG: Duration = Duration::from_micros(200);
@@ -459,6 +515,8 @@ fn send_slowly<I: Inlet>(
         }
     }
     let mut key = None;
+    // Whether it was a wake-up that led to the end of the wait.
+    let mut used = false;
     let head_start = HEAD_START.min(inlet.capacity() as u32 / 2);
     let long = inlet.sleepers().long.load(Ordering::Relaxed);
     let sent = poll_for(deadline, head_start, long, || attempt(inlet, kept)).or_else(|| {
@@ -467,12 +525,17 @@ fn send_slowly<I: Inlet>(
             if let Some(waker) = waker {
                 inlet.sleepers().register(&mut key, waker, PATIENT);
             }
-            attempt(inlet, kept)
+            let sent = attempt(inlet, kept);
+            used = waker.is_none() && sent.is_some();
+            sent
         });
         inlet.sleepers().long.store(start.elapsed() > LONG, Ordering::Relaxed);
         sent
     });
-    inlet.sleepers().unregister(&mut key);
+    if !inlet.sleepers().unregister(&mut key) && !used {
+        // We were woken and did not need it: it is somebody else's turn.
+        inlet.sleepers().wake_first();
+    }
     match (sent, kept.take()) {
         (Some(result), _) => result,
         (None, Some(message)) => Err(SendDeadlineError::Deadline(message)),
