@@ -77,7 +77,7 @@ impl Core {
         let (mut ran, mut turn) = (0, TURN);
         loop {
             let Some(envelope) = stream.next(&mut lane) else {
-                if self.linger(&lane) {
+                if self.linger(&mut lane) {
                     continue;
                 }
                 break;
@@ -125,7 +125,8 @@ impl Core {
     }
 
     /// Waits a while for the next command of the stream; false if it is time to do something else.
-    fn linger(&self, lane: &Lane) -> bool {
+    fn linger(&self, lane: &mut Lane) -> bool {
+        lane.ring.give_head_start();
         let more = self.ready.linger(|| {
             if !lane.ring.is_empty() {
                 return Some(true);

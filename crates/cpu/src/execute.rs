@@ -32,14 +32,22 @@ pub(crate) fn make_writable<'s>(
     if Arc::strong_count(storage.memory()) > 1 {
         leave_to_views(buffer, storage, range, overwrite)?;
     }
+    let known = storage.defined();
+    if known.start <= range.start && range.end <= known.end {
+        return bytes_of(storage); // the usual case
+    }
     let undefined = if overwrite { [0..0, 0..0] } else { storage.undefined(range) };
     let gap = storage.gap(range);
     storage.define(range);
-    let bytes = storage.memory_mut().and_then(|memory| memory.block_mut().host_mut()).ok_or(Error::ReadOnly)?;
+    let bytes = bytes_of(storage)?;
     for zero in undefined.into_iter().chain([gap]) {
         bytes[zero].fill(0);
     }
     Ok(bytes)
+}
+
+fn bytes_of(storage: &mut Storage) -> Result<&mut [u8]> {
+    storage.memory_mut().and_then(|memory| memory.block_mut().host_mut()).ok_or(Error::ReadOnly)
 }
 
 /// Views hold the memory: they keep it, and the buffer goes on with a copy.

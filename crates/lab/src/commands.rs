@@ -64,7 +64,7 @@ impl Effort {
     /// A few minutes.
     pub fn full() -> Self {
         Self {
-            // Many short turns: a virtual machine's cores come closer and drift apart within seconds.
+            // Many short turns, because what crosses a thread was seen to change its speed within a run.
             rounds: 30,
             turn: Duration::from_millis(10),
             runs: 2,

@@ -40,7 +40,7 @@ pub struct Row {
     pub mean: Option<f64>,
     /// What it is held to; several conditions are separated by semicolons, and one that was missed says so.
     pub target: Option<String>,
-    /// Whether all of that holds.
+    /// Whether all of that holds; `null` where the run could not tell, and the target says why.
     pub met: Option<bool>,
     /// Which way is better.
     pub better: Better,

@@ -151,7 +151,8 @@ fn every_group_yields_a_row_per_side_with_numbers_and_our_rows_have_targets() {
         sides.entry(&row.group).or_default().push(row.side());
         let computed = row.case() == "over-mutex-yield";
         assert_eq!(row.target.is_some(), row.is_ours() && !computed, "{row:?}");
-        assert_eq!(row.target.is_some(), row.met.is_some(), "{row:?}");
+        let undecided = row.target.as_ref().is_some_and(|target| target.contains("[undecided"));
+        assert_eq!(row.met.is_some(), row.target.is_some() && !undecided, "{row:?}");
     }
     assert_eq!(group_names().len(), sides.len());
     for group in group_names() {

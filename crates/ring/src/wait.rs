@@ -315,17 +315,21 @@ pub(crate) fn poll_for<R>(_: Option<Instant>, _: u32, _: bool, mut attempt: impl
 /// How many pauses of head start a receiver gives a busy sender when it has caught up.
 ///
 /// Whether messages come in a stream or one at a time is found out by trying: now and then the receiver waits and then
-/// counts how many it gets in one go. As long as that is a batch, it goes on waiting; otherwise it looks at once.
+/// counts how many it gets in one go. As long as that is a batch now and then, it goes on waiting; otherwise it looks
+/// at once.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// Received since the ring was last found empty.
     run: u32,
     /// Times the ring was found empty.
     empty: u32,
-    streaming: bool,
+    /// Waits that will be given a head start, before it is only tried again.
+    credit: u8,
 }
 
 const HEAD_START: u32 = 64;
+/// Head starts that one batch earns: a burst has an end, and the next one a beginning.
+const CREDIT: u8 = 8;
 /// Fewer than this in one go are no stream.
 const BATCH: u32 = 8;
 /// One in so many waits is a try: rare enough not to show in a 99th percentile.
@@ -337,13 +341,25 @@ impl Pace {
         self.run = self.run.wrapping_add(1);
     }
 
+    /// The ring is empty: leaves a busy sender alone for a while, for those who poll by themselves.
+    pub(crate) fn give_head_start(&mut self) {
+        #[cfg(not(loom))]
+        for _ in 0..self.caught_up().min(pauses::worthwhile()) {
+            std::hint::spin_loop();
+        }
+    }
+
     /// The ring is empty: how long to leave the sender alone.
     fn caught_up(&mut self) -> u32 {
-        let tried = self.streaming || self.empty % TRY_EVERY == 1;
-        self.streaming = tried && self.run >= BATCH;
+        let trying = self.empty % TRY_EVERY == 1;
+        if (self.credit > 0 || trying) && self.run >= BATCH {
+            self.credit = CREDIT;
+        } else {
+            self.credit = self.credit.saturating_sub(1);
+        }
         self.run = 0;
         self.empty = self.empty.wrapping_add(1);
-        if self.streaming || self.empty % TRY_EVERY == 1 { HEAD_START } else { 0 }
+        if self.credit > 0 || self.empty % TRY_EVERY == 1 { HEAD_START } else { 0 }
     }
 }
 
