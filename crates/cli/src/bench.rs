@@ -4,7 +4,7 @@ use std::{io::Write, path::Path};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_lab::{
-    commands::{self, Options},
+    commands::{self, Effort},
     report::{Better, Report, Row},
 };
 
@@ -20,11 +20,15 @@ pub(crate) enum Group {
     Commands,
 }
 
-pub(crate) fn bench(group: Group, quick: bool, json: Option<&Path>) -> Result<(), Failure> {
+pub(crate) fn bench(group: Group, filter: &str, quick: bool, json: Option<&Path>) -> Result<(), Failure> {
+    let known = commands::group_names();
+    if !known.iter().any(|name| name.contains(filter)) {
+        return Err(Failure::Failed(format!("nothing is called like {filter:?}; there is {}", known.join(", "))));
+    }
     // Whether the file can be written is better known before the minutes than after.
     let out = json.map(|path| NewFile::create(path).map_err(|error| cannot_write(path, &error))).transpose()?;
     let report = match group {
-        Group::Commands => run_commands(quick),
+        Group::Commands => run_commands(filter, quick),
     };
     print(&report);
     if let (Some(out), Some(path)) = (out, json) {
@@ -38,12 +42,13 @@ pub(crate) fn bench(group: Group, quick: bool, json: Option<&Path>) -> Result<()
     }
 }
 
-fn run_commands(quick: bool) -> Report {
+fn run_commands(filter: &str, quick: bool) -> Report {
+    let effort = if quick { Effort::quick() } else { Effort::full() };
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{bar:32} {percent:>3}%  {eta:>4} left  {msg}") {
         bar.set_style(style);
     }
-    let report = commands::run(&Options { quick }, &mut |progress| {
+    let report = commands::run_groups(&effort, &|name| name.contains(filter), &mut |progress| {
         bar.set_length(progress.total as u64);
         bar.set_position(progress.done as u64);
         bar.set_message(format!("{}, {}", progress.group, progress.side));

@@ -40,6 +40,8 @@ enum Task {
         /// What to measure
         #[arg(value_enum)]
         group: bench::Group,
+        /// Only what has this in its name, as `round_trip`
+        filter: Option<String>,
         /// Fewer samples: some seconds instead of minutes
         #[arg(long)]
         quick: bool,
@@ -78,7 +80,9 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         None => tour::tour(),
         Some(Task::Devices { json }) => devices::devices(json),
-        Some(Task::Bench { group, quick, json }) => bench::bench(group, quick, json.as_deref()),
+        Some(Task::Bench { group, filter, quick, json }) => {
+            bench::bench(group, &filter.unwrap_or_default(), quick, json.as_deref())
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

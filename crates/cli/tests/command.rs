@@ -96,7 +96,9 @@ fn a_quick_bench_writes_the_documented_rows() {
         assert!(["lower", "higher"].contains(&row["better"].as_str().unwrap()));
         assert_eq!(row["target"].is_null(), row["met"].is_null(), "{row}");
     }
-    for peer in ["millrace", "crossbeam", "kanal", "flume", "std", "tokio-mpsc", "mutex-yield", "mutex-condvar", "limit"] {
+    for peer in
+        ["millrace", "crossbeam", "kanal", "flume", "std", "tokio-mpsc", "mutex-yield", "mutex-condvar", "limit"]
+    {
         let here = rows.iter().any(|row| row["id"].as_str().is_some_and(|id| id.split('/').next() == Some(peer)));
         assert!(here, "no row of {peer}");
     }

@@ -238,8 +238,12 @@ mod crowd {
     }
 }
 
-/// How many polls with the pause instruction come before the first yield. Where both sides share a core, pausing only
-/// keeps the other from running; a thread learns that from what ended its last waits.
+/// How a thread polls, learned from what ended its last waits.
+///
+/// Two threads that yield to each other can share one core for long while another is free, which is the slow way; a
+/// thread that is woken, on the other hand, is put on a free core. So a thread that finds itself sharing sleeps at once
+/// every now and then. If that does not help there is no free core; then it does so ever more rarely, and pauses less
+/// before it yields, because pausing only keeps the other from running.
 #[cfg(not(loom))]
 mod pauses {
     use std::{cell::Cell, time::Duration};
@@ -248,22 +252,52 @@ mod pauses {
     const LEAST: u32 = 4;
     /// A yield that took longer let another thread run here.
     const SWITCHED: Duration = Duration::from_micros(1);
+    /// Waits on a shared core before the thread sleeps to get away: at first, and at most.
+    const SHARED_FIRST: u32 = 16;
+    const SHARED_MOST: u32 = 1 << 14;
+    /// From here on there seems to be no free core.
+    const NO_WAY_OUT: u32 = SHARED_FIRST << 4;
 
-    thread_local!(static PAUSES: Cell<u32> = const { Cell::new(MOST) });
-
-    pub(super) fn worthwhile() -> u32 {
-        PAUSES.get()
+    #[derive(Clone, Copy)]
+    struct Habit {
+        pauses: u32,
+        /// Waits in a row that another thread on this core ended.
+        shared: u32,
+        /// How many of them are too many.
+        bearable: u32,
     }
 
-    pub(super) fn helped(pauses: u32) {
-        if pauses < MOST {
-            PAUSES.set(pauses * 2);
+    thread_local!(static HABIT: Cell<Habit> = const {
+        Cell::new(Habit { pauses: MOST, shared: 0, bearable: SHARED_FIRST })
+    });
+
+    /// How many pauses are worthwhile; none at all if it is time to sleep.
+    pub(super) fn worthwhile() -> Option<u32> {
+        let habit = HABIT.get();
+        if habit.shared < habit.bearable {
+            return Some(habit.pauses);
+        }
+        HABIT.set(Habit { shared: 0, bearable: (habit.bearable * 2).min(SHARED_MOST), ..habit });
+        None
+    }
+
+    #[inline]
+    pub(super) fn helped() {
+        let habit = HABIT.get();
+        if habit.pauses < MOST || habit.shared > 0 {
+            HABIT.set(Habit { pauses: (habit.pauses * 2).min(MOST), shared: 0, bearable: SHARED_FIRST });
         }
     }
 
-    pub(super) fn yielding_helped(pauses: u32, took: Duration) {
-        // Without a switch it was the time that helped, and more pauses would have as well.
-        PAUSES.set(if took > SWITCHED { (pauses / 2).max(LEAST) } else { (pauses * 2).min(MOST) });
+    pub(super) fn yielding_helped(took: Duration) {
+        let habit = HABIT.get();
+        HABIT.set(if took > SWITCHED {
+            let pauses = if habit.bearable < NO_WAY_OUT { habit.pauses } else { (habit.pauses / 2).max(LEAST) };
+            Habit { pauses, shared: habit.shared + 1, ..habit }
+        } else {
+            // Without a switch it was the time that helped, and more pauses would have as well.
+            Habit { pauses: (habit.pauses * 2).min(MOST), shared: 0, ..habit }
+        });
     }
 }
 
@@ -279,13 +313,13 @@ pub(crate) fn poll_for<R>(
     if !cores::several() || crowd::is_here() {
         return attempt();
     }
-    let pauses = pauses::worthwhile();
+    let Some(pauses) = pauses::worthwhile() else { return attempt() };
     for _ in 0..head_start.min(pauses) {
         std::hint::spin_loop();
     }
     for _ in 0..pauses {
         if let Some(result) = attempt() {
-            pauses::helped(pauses);
+            pauses::helped();
             return Some(result);
         }
         std::hint::spin_loop();
@@ -300,7 +334,7 @@ pub(crate) fn poll_for<R>(
         let before = std::mem::replace(&mut now, Instant::now());
         crowd::yielded(before, now);
         if let Some(result) = attempt() {
-            pauses::yielding_helped(pauses, now - before);
+            pauses::yielding_helped(now - before);
             return Some(result);
         }
     }
@@ -344,7 +378,7 @@ impl Pace {
     /// The ring is empty: leaves a busy sender alone for a while, for those who poll by themselves.
     pub(crate) fn give_head_start(&mut self) {
         #[cfg(not(loom))]
-        for _ in 0..self.caught_up().min(pauses::worthwhile()) {
+        for _ in 0..self.caught_up() {
             std::hint::spin_loop();
         }
     }
