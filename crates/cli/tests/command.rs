@@ -1,5 +1,7 @@
 //! The `millrace` command as a user or a script calls it.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::{
     path::PathBuf,
     process::{Command, Output},
