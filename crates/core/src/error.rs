@@ -7,7 +7,7 @@ use thiserror::Error;
 /// The answer of every fallible call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What to do about an [`Error`].
+/// What to do about an [`enum@Error`].
 ///
 /// ```
 /// use millrace_core::{Class, Error};
