@@ -101,11 +101,12 @@ struct Group {
 
 /// Measures all groups, ours and the peers' in turns, and sets the targets.
 ///
-/// ```no_run
-/// use millrace_lab::commands::{Options, run};
-/// let report = run(&Options { quick: true }, &mut |progress| eprintln!("{} {}", progress.group, progress.side));
-/// println!("{}", report.to_json()?);
-/// # Ok::<(), serde_json::Error>(())
+/// With `run_groups` the same for some of them:
+///
+/// ```
+/// use millrace_lab::commands::{Effort, run_groups};
+/// let report = run_groups(&Effort::quick(), &|name| name == "bytes_clone", &mut |_| ());
+/// assert!(report.rows.iter().any(|row| row.is_ours()));
 /// ```
 pub fn run(options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
     let effort = if options.quick { Effort::quick() } else { Effort::full() };
