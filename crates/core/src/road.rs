@@ -20,7 +20,7 @@ use millrace_ring::{Slab, poll_while_worthwhile, reply::ReplyPool};
 
 use crate::{
     Error, Result,
-    command::{Command, Output},
+    command::{Command, CommandKind, Output},
     device::{Backend, DeviceInfo, DeviceOptions},
     events::{Event, Events},
     kernel::LaunchBody,
@@ -101,7 +101,8 @@ impl Core {
     }
 
     /// Runs a stream's brief commands until `done`. The caller has taken the stream from the ready queue.
-    pub(crate) fn drive_as_caller(&self, stream: &Arc<StreamInner>, mut ran: isize, mut done: impl FnMut() -> bool) {
+    pub(crate) fn drive_as_caller(&self, stream: &Arc<StreamInner>, mut done: impl FnMut() -> bool) {
+        let mut ran = 0;
         let mut lane = stream.lane();
         while !done() && !self.ready.has_before(stream.priority) {
             let Some(envelope) = stream.next(&mut lane) else { break };
@@ -175,11 +176,7 @@ impl Core {
             None => self.execute(stream, command),
         };
         *ran += 1;
-        stream.progressed();
-        self.events.emit(|| match &result {
-            Ok(_) => Event::Completed { stream: stream.id, command: kind },
-            Err(error) => Event::Failed { stream: stream.id, command: kind, error: error.clone() },
-        });
+        self.ended(stream, kind, &result);
         let cancelled = reply.is_cancelled();
         // The waker that this calls is foreign code.
         let sent = catch_unwind(AssertUnwindSafe(|| reply.send(result))).unwrap_or_else(|panic| {
@@ -194,15 +191,20 @@ impl Core {
         Advance::Finished
     }
 
+    /// A command has come to its end.
+    fn ended(&self, stream: &StreamInner, command: CommandKind, result: &Result<Output>) {
+        stream.progressed();
+        self.events.emit(|| match result {
+            Ok(_) => Event::Completed { stream: stream.id, command },
+            Err(error) => Event::Failed { stream: stream.id, command, error: error.clone() },
+        });
+    }
+
     /// Runs a command on the calling thread, which has the right to drive the stream.
     pub(crate) fn run_here(&self, stream: &Arc<StreamInner>, command: Command) -> Result<Output> {
         let kind = command.kind();
         let result = self.execute(stream, command);
-        stream.progressed();
-        self.events.emit(|| match &result {
-            Ok(_) => Event::Completed { stream: stream.id, command: kind },
-            Err(error) => Event::Failed { stream: stream.id, command: kind, error: error.clone() },
-        });
+        self.ended(stream, kind, &result);
         result
     }
 

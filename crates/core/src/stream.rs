@@ -17,7 +17,7 @@ use crate::{
     command::{Answer, Command, Output, Rejected, Request},
     device::Context,
     events::Event,
-    marker::{Marker, Signal},
+    marker::Marker,
     ticket::Ticket,
     timer::Timer,
 };
@@ -221,7 +221,7 @@ impl StreamInner {
     pub(crate) fn drive_while_waiting(self: Arc<Self>, done: impl FnMut() -> bool) {
         let core = self.context.core.clone();
         if core.ready.claim(&self) {
-            core.drive_as_caller(&self, 0, done);
+            core.drive_as_caller(&self, done);
         }
     }
 
@@ -420,7 +420,6 @@ impl Stream {
     /// Puts a marker behind everything submitted so far; give its [`Marker::wait`] to other streams.
     pub fn mark(&self) -> Result<Marker, Box<Rejected>> {
         let (marker, signal) = Marker::new();
-        let signal: Signal = signal;
         self.submit(signal)?;
         Ok(marker)
     }
