@@ -22,6 +22,7 @@ mod error;
 mod fence;
 mod lock;
 pub mod mpsc;
+mod poll;
 pub mod reply;
 mod slab;
 pub mod spsc;
@@ -32,5 +33,5 @@ pub use error::{
     CapacityError, MAX_CAPACITY, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError,
 };
 pub use lock::{BriefGuard, BriefLock};
+pub use poll::poll_while_worthwhile;
 pub use slab::{Loan, MAX_OUT, Recycle, Slab};
-pub use wait::poll_while_worthwhile;

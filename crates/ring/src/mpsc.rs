@@ -19,8 +19,9 @@ use crate::{
     drops::drop_all,
     error::{CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
+    poll::Pace,
     sync::{Arc, AtomicUsize, Ordering, UnsafeCell},
-    wait::{self, Inlet, Outlet, Pace, Receiving, Sending, WaitSet},
+    wait::{self, Inlet, Outlet, Receiving, Sending, WaitSet},
 };
 
 struct Slot<T> {

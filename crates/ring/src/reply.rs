@@ -18,6 +18,7 @@ use std::{
 use thiserror::Error;
 
 use crate::{
+    poll::poll_for,
     slab::{Node, Slab},
     sync::{AtomicU32, Ordering, UnsafeCell},
     wait,
@@ -312,7 +313,7 @@ impl<T: Send> ReplyReceiver<T> {
 
     #[inline]
     fn wait(&mut self, deadline: Option<Instant>) -> Result<T, ReplyError> {
-        wait::poll_for(deadline, 0, false, || self.try_recv())
+        poll_for(deadline, 0, false, || self.try_recv())
             .or_else(|| {
                 wait::sleep_until(deadline, None, |waker| match waker {
                     Some(waker) => self.poll_with(waker),

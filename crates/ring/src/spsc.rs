@@ -23,8 +23,9 @@ use crate::{
     drops::drop_all,
     error::{CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
+    poll::Pace,
     sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, UnsafeCell, lock},
-    wait::{self, Inlet, Outlet, Pace, Receiving, Sending, WaitSet},
+    wait::{self, Inlet, Outlet, Receiving, Sending, WaitSet},
 };
 
 struct Ring<T> {

@@ -1,15 +1,4 @@
-//! Waiting: spin while the other side is likely to answer, then sleep until it does.
-//!
-//! Waking a sleeping thread costs tens of microseconds, so a waiter first polls for about as long (the "ski rental"
-//! rule: at most twice the cost of having known the future). It polls in two steps: a microsecond with the processor's
-//! pause instruction, then by yielding, which gives the core away where more threads than cores want to run. A yield
-//! that comes back after a whole time slice means that the machine is crowded: then polling only hands the core to
-//! strangers, while a sleeper that is woken gets it soon, so for a while everybody sleeps at once. On one core nobody
-//! ever polls.
-//!
-//! Two ends that chase each other slot by slot move one cache line per message back and forth. So an end that has
-//! caught up with a busy other side gives it a head start ([`Pace`]): half a microsecond in which a batch builds up
-//! makes each message of it several times cheaper.
+//! Waiting: poll while the other side is likely to answer (see `poll.rs`), then sleep until it does.
 
 use std::{
     future::Future,
@@ -21,6 +10,7 @@ use std::{
 use crate::{
     error::{RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
+    poll::{self, HEAD_START, Pace, poll_for},
     sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock},
 };
 
@@ -56,8 +46,7 @@ type Key = Option<u64>;
 impl WaitSet {
     pub(crate) fn new() -> Self {
         fence::prepare();
-        #[cfg(not(loom))]
-        cores::look();
+        poll::look_for_cores();
         Self {
             sleeping: AtomicUsize::new(NONE),
             long: AtomicBool::new(false),
@@ -146,254 +135,6 @@ impl WaitSet {
             waker.wake();
             sleepers = lock(&self.sleepers);
         }
-    }
-}
-
-/// How long a waiter polls before it sleeps: about what a wake-up costs.
-#[cfg(not(loom))]
-const POLL_FOR: Duration = Duration::from_micros(50);
-
-/// Whether polling can help: somebody else must be able to run meanwhile.
-#[cfg(not(loom))]
-mod cores {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    static SEVERAL: AtomicBool = AtomicBool::new(false);
-
-    /// Looks whether this process may run on several cores, until that was seen once.
-    pub(super) fn look() {
-        if !SEVERAL.load(Ordering::Relaxed) {
-            let several = std::thread::available_parallelism().is_ok_and(|n| n.get() > 1) || threads_differ();
-            SEVERAL.store(several, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn several() -> bool {
-        SEVERAL.load(Ordering::Relaxed)
-    }
-
-    /// A thread that is pinned to one core says "one core"; the process has more if its threads are on different ones.
-    fn threads_differ() -> bool {
-        let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
-            return false;
-        };
-        let mut masks = tasks.filter_map(|task| {
-            let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
-            let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-            Some(mask.trim().to_owned())
-        });
-        let Some(first) = masks.next() else {
-            return false;
-        };
-        first.contains([',', '-']) || masks.any(|mask| mask != first)
-    }
-}
-
-/// Whether more threads than cores want to run, of this process or of others. A fact about the machine, so it is
-/// shared by all who wait.
-#[cfg(not(loom))]
-mod crowd {
-    use std::{
-        sync::{
-            OnceLock,
-            atomic::{AtomicU64, Ordering},
-        },
-        time::{Duration, Instant},
-    };
-
-    /// A yield that takes longer let somebody run who does not give the core back by himself.
-    const SLICE: Duration = Duration::from_micros(500);
-    /// How long what was seen is believed: briefly at first, and twice as long whenever it turns out to be still so,
-    /// because finding out costs a time slice.
-    const FIRST: u64 = 4_000;
-    const LONGEST: u64 = 512_000;
-
-    /// Until when, in microseconds after `START`; zero while there is no crowd.
-    static UNTIL: AtomicU64 = AtomicU64::new(0);
-    static MEMORY: AtomicU64 = AtomicU64::new(FIRST);
-    static START: OnceLock<Instant> = OnceLock::new();
-
-    fn at(moment: Instant) -> u64 {
-        moment.saturating_duration_since(*START.get_or_init(|| moment)).as_micros() as u64
-    }
-
-    pub(super) fn yielded(before: Instant, after: Instant) {
-        let memory = MEMORY.load(Ordering::Relaxed);
-        if after - before > SLICE {
-            UNTIL.store(at(after) + memory, Ordering::Relaxed);
-            MEMORY.store((memory * 2).min(LONGEST), Ordering::Relaxed);
-        } else if memory != FIRST {
-            MEMORY.store(FIRST, Ordering::Relaxed);
-        }
-    }
-
-    #[inline]
-    pub(super) fn is_here() -> bool {
-        let until = UNTIL.load(Ordering::Relaxed);
-        if until == 0 || at(Instant::now()) < until {
-            return until != 0;
-        }
-        UNTIL.store(0, Ordering::Relaxed);
-        false
-    }
-}
-
-/// How a thread polls, learned from what ended its last waits.
-///
-/// Two threads that yield to each other can share one core for long while another is free, which is the slow way; a
-/// thread that is woken, on the other hand, is put on a free core. So a thread that finds itself sharing sleeps at once
-/// every now and then. If that does not help there is no free core; then it does so ever more rarely, and pauses less
-/// before it yields, because pausing only keeps the other from running.
-#[cfg(not(loom))]
-mod pauses {
-    use std::{cell::Cell, time::Duration};
-
-    const MOST: u32 = 128;
-    const LEAST: u32 = 4;
-    /// A yield that took longer let another thread run here.
-    const SWITCHED: Duration = Duration::from_micros(1);
-    /// Waits on a shared core before the thread sleeps to get away: at first, and at most.
-    const SHARED_FIRST: u32 = 16;
-    const SHARED_MOST: u32 = 1 << 14;
-    /// From here on there seems to be no free core.
-    const NO_WAY_OUT: u32 = SHARED_FIRST << 4;
-
-    #[derive(Clone, Copy)]
-    struct Habit {
-        pauses: u32,
-        /// Waits in a row that another thread on this core ended.
-        shared: u32,
-        /// How many of them are too many.
-        bearable: u32,
-    }
-
-    thread_local!(static HABIT: Cell<Habit> = const {
-        Cell::new(Habit { pauses: MOST, shared: 0, bearable: SHARED_FIRST })
-    });
-
-    /// How many pauses are worthwhile; none at all if it is time to sleep.
-    pub(super) fn worthwhile() -> Option<u32> {
-        let habit = HABIT.get();
-        if habit.shared < habit.bearable {
-            return Some(habit.pauses);
-        }
-        HABIT.set(Habit { shared: 0, bearable: (habit.bearable * 2).min(SHARED_MOST), ..habit });
-        None
-    }
-
-    #[inline]
-    pub(super) fn helped() {
-        let habit = HABIT.get();
-        if habit.pauses < MOST || habit.shared > 0 {
-            HABIT.set(Habit { pauses: (habit.pauses * 2).min(MOST), shared: 0, bearable: SHARED_FIRST });
-        }
-    }
-
-    pub(super) fn yielding_helped(took: Duration) {
-        let habit = HABIT.get();
-        HABIT.set(if took > SWITCHED {
-            let pauses = if habit.bearable < NO_WAY_OUT { habit.pauses } else { (habit.pauses / 2).max(LEAST) };
-            Habit { pauses, shared: habit.shared + 1, ..habit }
-        } else {
-            // Without a switch it was the time that helped, and more pauses would have as well.
-            Habit { pauses: (habit.pauses * 2).min(MOST), shared: 0, ..habit }
-        });
-    }
-}
-
-/// Polls until `attempt` succeeds, the deadline passes, or polling is no longer worth it. The first look comes after
-/// `head_start` pauses; `briefly` leaves out the yielding.
-#[cfg(not(loom))]
-pub(crate) fn poll_for<R>(
-    deadline: Option<Instant>,
-    head_start: u32,
-    briefly: bool,
-    mut attempt: impl FnMut() -> Option<R>,
-) -> Option<R> {
-    if !cores::several() || crowd::is_here() {
-        return attempt();
-    }
-    let Some(pauses) = pauses::worthwhile() else { return attempt() };
-    for _ in 0..head_start.min(pauses) {
-        std::hint::spin_loop();
-    }
-    for _ in 0..pauses {
-        if let Some(result) = attempt() {
-            pauses::helped();
-            return Some(result);
-        }
-        std::hint::spin_loop();
-    }
-    if briefly {
-        return None;
-    }
-    let mut now = Instant::now();
-    let end = deadline.unwrap_or(now + POLL_FOR).min(now + POLL_FOR);
-    while now < end {
-        std::thread::yield_now();
-        let before = std::mem::replace(&mut now, Instant::now());
-        crowd::yielded(before, now);
-        if let Some(result) = attempt() {
-            pauses::yielding_helped(now - before);
-            return Some(result);
-        }
-    }
-    None
-}
-
-#[cfg(loom)]
-pub(crate) fn poll_for<R>(_: Option<Instant>, _: u32, _: bool, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
-    attempt()
-}
-
-/// How many pauses of head start a receiver gives a busy sender when it has caught up.
-///
-/// Whether messages come in a stream or one at a time is found out by trying: now and then the receiver waits and then
-/// counts how many it gets in one go. As long as that is a batch now and then, it goes on waiting; otherwise it looks
-/// at once.
-#[derive(Debug, Default)]
-pub(crate) struct Pace {
-    /// Received since the ring was last found empty.
-    run: u32,
-    /// Times the ring was found empty.
-    empty: u32,
-    /// Waits that will be given a head start, before it is only tried again.
-    credit: u8,
-}
-
-const HEAD_START: u32 = 64;
-/// Head starts that one batch earns: a burst has an end, and the next one a beginning.
-const CREDIT: u8 = 8;
-/// Fewer than this in one go are no stream.
-const BATCH: u32 = 8;
-/// One in so many waits is a try: rare enough not to show in a 99th percentile.
-const TRY_EVERY: u32 = 256;
-
-impl Pace {
-    #[inline(always)]
-    pub(crate) fn received(&mut self) {
-        self.run = self.run.wrapping_add(1);
-    }
-
-    /// The ring is empty: leaves a busy sender alone for a while, for those who poll by themselves.
-    pub(crate) fn give_head_start(&mut self) {
-        #[cfg(not(loom))]
-        for _ in 0..self.caught_up() {
-            std::hint::spin_loop();
-        }
-    }
-
-    /// The ring is empty: how long to leave the sender alone.
-    fn caught_up(&mut self) -> u32 {
-        let trying = self.empty % TRY_EVERY == 1;
-        if (self.credit > 0 || trying) && self.run >= BATCH {
-            self.credit = CREDIT;
-        } else {
-            self.credit = self.credit.saturating_sub(1);
-        }
-        self.run = 0;
-        self.empty = self.empty.wrapping_add(1);
-        if self.credit > 0 || self.empty % TRY_EVERY == 1 { HEAD_START } else { 0 }
     }
 }
 
@@ -715,17 +456,4 @@ impl<O: Outlet> Drop for Receiving<O> {
     fn drop(&mut self) {
         self.outlet.sleepers().unregister(&mut self.key);
     }
-}
-
-/// Polls `attempt` for about as long as waking a thread would cost: first briskly, then giving the core to others
-/// between two looks. `None` means that it is time to sleep. On one core it looks once.
-///
-/// ```
-/// use std::sync::atomic::{AtomicBool, Ordering};
-/// let ready = AtomicBool::new(false);
-/// let poll = || ready.load(Ordering::Acquire).then_some(());
-/// assert!(millrace_ring::poll_while_worthwhile(poll).is_none());
-/// ```
-pub fn poll_while_worthwhile<R>(attempt: impl FnMut() -> Option<R>) -> Option<R> {
-    poll_for(None, 0, false, attempt)
 }
