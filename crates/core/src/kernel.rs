@@ -131,13 +131,15 @@ pub struct KernelSpec {
     name: Arc<str>,
     bindings: Vec<Binding>,
     params: usize,
+    block: Dim3,
     cpu: Option<CpuKernel>,
+    wgsl: Option<Arc<str>>,
 }
 
 impl KernelSpec {
     /// A kernel without bindings, parameters or code.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
-        Self { name: name.into(), bindings: Vec::new(), params: 0, cpu: None }
+        Self { name: name.into(), bindings: Vec::new(), params: 0, block: Dim3::ONE, cpu: None, wgsl: None }
     }
 
     /// Adds a buffer of `T`s.
@@ -154,6 +156,20 @@ impl KernelSpec {
     /// Says that every launch carries a `T` of parameters.
     pub fn params<T: NoUninit>(mut self) -> Self {
         self.params = size_of::<T>();
+        self
+    }
+
+    /// Sets the threads of a group that launches have unless they say otherwise. WGSL code has this workgroup size.
+    pub fn block(mut self, threads: impl Into<Dim3>) -> Self {
+        self.block = threads.into();
+        self
+    }
+
+    /// Sets the code for GPU devices: a WGSL module with an entry point `main`, whose workgroup size is the kernel's
+    /// [block](Self::block). The bindings are `@group(0) @binding(0)` and so on, in order, as storage: `read` for
+    /// [`Access::Read`], `read_write` for the others. Parameters are `var<immediate> params`, a struct of 4-byte words.
+    pub fn wgsl(mut self, source: impl Into<Arc<str>>) -> Self {
+        self.wgsl = Some(source.into());
         self
     }
 
@@ -176,6 +192,16 @@ impl KernelSpec {
     /// Bytes of parameters.
     pub fn params_len(&self) -> usize {
         self.params
+    }
+
+    /// Threads of a group, where a launch does not say otherwise.
+    pub fn block_size(&self) -> Dim3 {
+        self.block
+    }
+
+    /// The code for GPU devices.
+    pub fn wgsl_code(&self) -> Option<&Arc<str>> {
+        self.wgsl.as_ref()
     }
 
     /// The code for the CPU device.
@@ -422,6 +448,7 @@ impl Kernel {
             panic!("{} launches are in flight", millrace_ring::MAX_OUT)
         };
         body.kernel = Some(self.clone());
+        body.block = self.inner.spec.block;
         Launch { body }
     }
 
@@ -476,6 +503,11 @@ impl LaunchBody {
     /// What is bound, in the kernel's order.
     pub fn bindings(&self) -> &[BufferSlice] {
         &self.bindings
+    }
+
+    /// The parameters' bytes.
+    pub fn params(&self) -> &[u8] {
+        &self.params
     }
 
     /// Groups.
