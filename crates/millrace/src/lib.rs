@@ -3,7 +3,7 @@
 //! The README's program is the shortest one that does something; `examples/` has more.
 //!
 //! This crate only puts the rooms of the house together: [`ring`] moves values between threads, [`core`] is the contract
-//! of commands, streams, tickets, buffers and kernels, [`cpu`] is the CPU device.
+//! of commands, streams, tickets, buffers and kernels, [`cpu`] is the CPU device, [`tensor`] the numeric operations.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ pub use millrace_core as core;
 pub use millrace_core::*;
 pub use millrace_cpu as cpu;
 pub use millrace_ring as ring;
+pub use millrace_tensor as tensor;
 
 /// A runtime that knows every device of this build.
 ///
@@ -32,6 +33,7 @@ pub mod prelude {
         Access, Buffer, CpuKernel, Device, DeviceOptions, Dim3, Error, Kernel, KernelSpec, Marker, Priority, Runtime,
         Stream, StreamOptions, Synchronize, Ticket, View,
     };
+    pub use millrace_tensor::{DType, Tensor, Tensors};
 }
 
 /// The README's program is compiled and run with the tests.
