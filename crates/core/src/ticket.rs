@@ -61,7 +61,7 @@ impl<T: Answer> Ticket<T> {
         match self.deadline {
             Some(deadline) => self.wait_until(deadline),
             None => {
-                if let Some(result) = self.now_or_drive() {
+                if let Some(result) = self.now_or_drive(None) {
                     return result;
                 }
                 let timeout = self.stream.timeout();
@@ -69,7 +69,7 @@ impl<T: Answer> Ticket<T> {
                 loop {
                     match self.reply.recv_deadline(Instant::now() + timeout) {
                         Err(ReplyError::Deadline) if self.stream.progress() == progress => {
-                            return Err(Error::Stalled(timeout));
+                            return Err(self.stream.stalled(timeout));
                         }
                         Err(ReplyError::Deadline) => progress = self.stream.progress(),
                         other => return self.settle(other),
@@ -83,6 +83,9 @@ impl<T: Answer> Ticket<T> {
     /// run, and the ticket can be asked again.
     pub fn wait_until(&mut self, deadline: Instant) -> Result<T> {
         let deadline = self.deadline.map_or(deadline, |own| own.min(deadline));
+        if let Some(result) = self.now_or_drive(Some(deadline)) {
+            return result;
+        }
         let received = self.reply.recv_deadline(deadline);
         self.settle(received)
     }
@@ -105,13 +108,13 @@ impl<T: Answer> Ticket<T> {
         self.reply.cancel();
     }
 
-    fn now_or_drive(&mut self) -> Option<Result<T>> {
+    fn now_or_drive(&mut self, deadline: Option<Instant>) -> Option<Result<T>> {
         if let Some(result) = self.try_wait() {
             return Some(result);
         }
         let reply = &mut self.reply;
         let mut received = None;
-        self.stream.clone().drive_while_waiting(|| {
+        self.stream.clone().drive_while_waiting(deadline, || {
             received = reply.try_recv();
             received.is_some()
         });
@@ -135,7 +138,7 @@ impl<T: Answer> Ticket<T> {
             self.told_late = true;
             self.reply.cancel();
         }
-        Error::Deadline
+        self.stream.lost().unwrap_or(Error::Deadline)
     }
 }
 
