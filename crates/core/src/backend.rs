@@ -155,6 +155,8 @@ pub trait Direct: Backend {
 pub trait Queued: Backend {
     /// Starts an empty batch. Only one is open at a time.
     fn begin(&self) -> Result<Box<dyn Batch>>;
+    /// Batches that can be handed over before earlier ones have run without making the caller wait.
+    fn depth(&self) -> usize;
 }
 
 /// Commands that are submitted together.

@@ -67,6 +67,12 @@ struct Flight {
     since: Instant,
 }
 
+impl Flight {
+    fn commands(&self) -> MutexGuard<'_, Vec<InFlight>> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A command that was recorded, or came to its end while others were.
 struct InFlight {
     stream: Arc<StreamInner>,
@@ -78,6 +84,7 @@ struct InFlight {
 /// What the answer is once everything before it has run.
 enum Then {
     Recorded(Recorded),
+    Fetched(Output),
     Fail(Error),
     /// The first error that nobody waited for.
     Synchronize,
@@ -182,7 +189,7 @@ impl Core {
 
     fn has_room(&self, line: &Line) -> bool {
         let limits = &self.options.in_flight;
-        line.len() < limits.submissions.max(1) && line.bytes() < limits.bytes.max(1)
+        line.len() < limits.submissions.clamp(1, line.queue.depth().max(1)) && line.bytes() < limits.bytes.max(1)
     }
 
     /// Records and submits whatever is ready, as far as there is room. The caller has the role.
@@ -228,10 +235,10 @@ impl Core {
             // Nothing for the device: they end with what is in flight, or at once.
             let flights = line.flights();
             if let Some(last) = flights.queue.back() {
-                last.commands.lock().unwrap_or_else(PoisonError::into_inner).append(&mut commands);
+                last.commands().append(&mut commands);
             }
             drop(flights);
-            commands.into_iter().for_each(|command| self.land(command, |_| Ok(Output::Done)));
+            commands.into_iter().for_each(|command| self.land(command, Ok(Output::Done)));
             return;
         };
         let error = match batch.submit() {
@@ -252,7 +259,7 @@ impl Core {
         if let Error::DeviceLost(reason) = &error {
             self.lose(reason);
         }
-        commands.into_iter().for_each(|command| self.land(command, |_| Err(error.clone())));
+        commands.into_iter().for_each(|command| self.land(command, Err(error.clone())));
     }
 
     /// Waits for the oldest batch, but not beyond `until`, and answers its commands.
@@ -283,6 +290,12 @@ impl Core {
     }
 
     fn landed(&self, line: &Line, flight: &Arc<Flight>) {
+        // What was read is fetched before the device may be given more: it may still be in the buffer itself.
+        for command in &mut *flight.commands() {
+            if let Then::Recorded(Recorded::Read(number)) = command.then {
+                command.then = flight.submission.read(number).map_or_else(Then::Fail, Then::Fetched);
+            }
+        }
         let mut flights = line.flights();
         if !flights.queue.front().is_some_and(|front| Arc::ptr_eq(front, flight)) {
             return; // given up meanwhile
@@ -295,23 +308,19 @@ impl Core {
         line.bytes.fetch_sub(flight.bytes, Ordering::Relaxed);
         line.count.store(flights.queue.len(), Ordering::SeqCst);
         drop(flights);
-        let commands = std::mem::take(&mut *flight.commands.lock().unwrap_or_else(PoisonError::into_inner));
-        for command in commands {
-            self.land(command, |recorded| match recorded {
-                Recorded::Done => Ok(Output::Done),
-                Recorded::Read(number) => flight.submission.read(number),
-            });
-        }
+        let commands = std::mem::take(&mut *flight.commands());
+        commands.into_iter().for_each(|command| self.land(command, Ok(Output::Done)));
     }
 
     /// Answers a command whose turn to end has come.
-    fn land(&self, command: InFlight, output: impl FnOnce(Recorded) -> Result<Output>) {
+    fn land(&self, command: InFlight, done: Result<Output>) {
         let InFlight { stream, kind, reply, then } = command;
         let result = match then {
-            Then::Recorded(recorded) => output(recorded),
+            Then::Recorded(_) => done,
+            Then::Fetched(output) => done.map(|_| output),
             Then::Fail(error) => Err(error),
             Then::Synchronize => stream.take_error().map_or(Ok(Output::Done), Err),
-            Then::Reach(mut signal) => output(Recorded::Done).inspect(|_| signal.reach()),
+            Then::Reach(mut signal) => done.inspect(|_| signal.reach()),
         };
         self.answer(&stream, kind, reply, result);
     }
@@ -339,10 +348,8 @@ impl Core {
             std::mem::take(&mut flights.queue)
         };
         for flight in flights {
-            let commands = std::mem::take(&mut *flight.commands.lock().unwrap_or_else(PoisonError::into_inner));
-            for command in commands {
-                self.land(command, |_| Err(error.clone()));
-            }
+            let commands = std::mem::take(&mut *flight.commands());
+            commands.into_iter().for_each(|command| self.land(command, Err(error.clone())));
         }
     }
 
