@@ -46,6 +46,7 @@ pub(crate) struct Line {
     /// Callers that attend, or will.
     callers: AtomicUsize,
     submissions: AtomicU64,
+    landings: AtomicU64,
     busy: AtomicU64,
 }
 
@@ -125,6 +126,7 @@ impl Line {
             bytes: AtomicU64::new(0),
             callers: AtomicUsize::new(0),
             submissions: AtomicU64::new(0),
+            landings: AtomicU64::new(0),
             busy: AtomicU64::new(0),
         }
     }
@@ -146,6 +148,11 @@ impl Line {
     /// Batches handed over so far.
     pub(crate) fn submissions(&self) -> u64 {
         self.submissions.load(Ordering::Relaxed)
+    }
+
+    /// Batches that came to their end.
+    pub(crate) fn landings(&self) -> u64 {
+        self.landings.load(Ordering::Relaxed)
     }
 
     /// How long something was in flight.
@@ -305,6 +312,7 @@ impl Core {
         let busy = now.saturating_duration_since(flight.since.max(flights.moved));
         line.busy.fetch_add(busy.as_nanos() as u64, Ordering::Relaxed);
         flights.moved = now;
+        line.landings.fetch_add(1, Ordering::Relaxed);
         line.bytes.fetch_sub(flight.bytes, Ordering::Relaxed);
         line.count.store(flights.queue.len(), Ordering::SeqCst);
         drop(flights);

@@ -22,8 +22,19 @@ use crate::{
     transfer::ByteKernels,
 };
 
-/// A GPU as a backend.
-pub(crate) struct Gpu {
+/// A GPU as a backend. A device that was opened on one gives it back as that:
+///
+/// ```
+/// use millrace_core::Runtime;
+/// use millrace_gpu::{Gpu, GpuProvider};
+/// let runtime = Runtime::new(vec![Box::new(GpuProvider::default())]);
+/// if let Ok(device) = runtime.open("gpu") {
+///     let gpu = device.backend().downcast::<Gpu>().expect("it is one");
+///     println!("{}", gpu.wgpu().limits().max_buffer_size);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Gpu {
     shared: Arc<Shared>,
 }
 
@@ -75,6 +86,11 @@ impl Status {
 }
 
 impl Gpu {
+    /// The device as wgpu knows it, for what Millrace does not offer.
+    pub fn wgpu(&self) -> &wgpu::Device {
+        &self.shared.device
+    }
+
     pub(crate) fn open(adapter: &wgpu::Adapter, id: &str, transfers: Transfers) -> Result<Self> {
         let adapter_info = adapter.get_info();
         let software = adapter_info.device_type == wgpu::DeviceType::Cpu;

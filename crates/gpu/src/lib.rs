@@ -18,3 +18,4 @@ mod submission;
 mod transfer;
 
 pub use adapter::{GpuProvider, Transfers};
+pub use device::Gpu;
