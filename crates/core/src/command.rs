@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::{
     Error, Result,
-    device::Limits,
+    backend::Limits,
     kernel::Launch,
     marker::{Marker, Signal},
     memory::{BufferSlice, View},
@@ -143,6 +143,15 @@ impl Command {
             Self::Copy(copy) => copy.check(device),
             Self::Launch(launch) => launch.check(device, limits),
             Self::Synchronize | Self::Mark(_) | Self::WaitFor(_) => Ok(()),
+        }
+    }
+
+    /// Bytes that it moves between host and device.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Write(write) => write.data.len() as u64,
+            Self::Read(read) => read.from.len as u64,
+            _ => 0,
         }
     }
 

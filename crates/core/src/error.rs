@@ -56,6 +56,12 @@ pub enum Error {
     /// What a command waited for will never happen: the marker's own command failed or was dropped.
     #[error("the marker was dropped before its stream reached it")]
     MarkerBroken,
+    /// The device hangs or is gone.
+    #[error("the device is lost: {0}; open a fresh one with recover()")]
+    DeviceLost(Arc<str>),
+    /// The driver refused or failed the command.
+    #[error("the device refused the command: {0}")]
+    Device(Arc<str>),
     /// Too many tickets are held at once.
     #[error("{0} commands are in flight or hold an unread ticket, which is the limit; drop or await some tickets")]
     TooManyTickets(usize),
@@ -167,6 +173,14 @@ pub enum Error {
         /// The kind of device.
         device: &'static str,
     },
+    /// The kernel's code does not compile.
+    #[error("kernel {kernel} does not compile:\n{message}")]
+    Compile {
+        /// The kernel's name.
+        kernel: Arc<str>,
+        /// What the compiler says, with the line.
+        message: Arc<str>,
+    },
     /// A specification that no launch could satisfy.
     #[error("{0}")]
     Invalid(Arc<str>),
@@ -188,7 +202,12 @@ impl Error {
             Self::OutOfMemory { .. } | Self::SystemMemory(_) | Self::Thread(_) | Self::TooManyTickets(_) => {
                 Class::Resource
             }
-            Self::Aborted | Self::Closed | Self::Panicked(_) | Self::MarkerBroken => Class::Fatal,
+            Self::Aborted
+            | Self::Closed
+            | Self::Panicked(_)
+            | Self::MarkerBroken
+            | Self::DeviceLost(_)
+            | Self::Device(_) => Class::Fatal,
             Self::ZeroSize
             | Self::TooLarge { .. }
             | Self::WrongDevice { .. }
@@ -201,6 +220,7 @@ impl Error {
             | Self::Parameters { .. }
             | Self::Geometry { .. }
             | Self::NoImplementation { .. }
+            | Self::Compile { .. }
             | Self::Invalid(_)
             | Self::NoSuchDevice { .. } => Class::Caller,
         }

@@ -11,7 +11,7 @@ use std::{
 
 use millrace_ring::{CapacityError, RecvDeadlineError, mpsc};
 
-use crate::{CommandKind, Error};
+use crate::{CommandKind, Error, HealthState};
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +42,15 @@ pub enum Event {
         command: CommandKind,
         /// Why.
         error: Error,
+    },
+    /// The device's health changed.
+    Health {
+        /// How it was.
+        from: HealthState,
+        /// How it is.
+        to: HealthState,
+        /// Why it is not healthy.
+        reason: Option<Arc<str>>,
     },
     /// The device takes no more commands.
     ShuttingDown {

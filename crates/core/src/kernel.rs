@@ -1,9 +1,10 @@
 //! Kernels: what they are called, what they bind, and the code for each kind of device.
 
 use std::{
+    collections::HashMap,
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -15,6 +16,7 @@ use millrace_ring::{Loan, Recycle, Slab};
 
 use crate::{
     Error, Result,
+    backend::{Code, DeviceKind},
     memory::{Buffer, BufferSlice},
 };
 
@@ -265,6 +267,16 @@ impl CpuKernel {
     }
 }
 
+impl CpuKernel {
+    /// Where the code is. It stays there as long as somebody has it, so among kernels that are held it names the code.
+    fn address(&self) -> usize {
+        match self {
+            Self::PerGroup(code) => Arc::as_ptr(code).cast::<()>() as usize,
+            Self::Whole(code) => Arc::as_ptr(code).cast::<()>() as usize,
+        }
+    }
+}
+
 impl fmt::Debug for CpuKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -423,14 +435,20 @@ pub struct Kernel {
 pub(crate) struct KernelInner {
     pub(crate) device: u64,
     pub(crate) spec: KernelSpec,
+    code: Code,
     launches: Arc<Slab<LaunchBody>>,
     /// The longest of its recent launches in nanoseconds; zero before the first.
     longest: AtomicU64,
 }
 
 impl Kernel {
-    pub(crate) fn new(device: u64, spec: KernelSpec, launches: Arc<Slab<LaunchBody>>) -> Self {
-        Self { inner: Arc::new(KernelInner { device, spec, launches, longest: AtomicU64::new(0) }) }
+    pub(crate) fn new(device: u64, spec: KernelSpec, code: Code, launches: Arc<Slab<LaunchBody>>) -> Self {
+        Self { inner: Arc::new(KernelInner { device, spec, code, launches, longest: AtomicU64::new(0) }) }
+    }
+
+    /// For backends: what [`crate::Backend::compile`] made of it.
+    pub fn code(&self) -> &Code {
+        &self.inner.code
     }
 
     /// What it was made from.
@@ -468,6 +486,66 @@ impl Kernel {
         if next != longest {
             self.inner.longest.store(next, Ordering::Relaxed);
         }
+    }
+}
+
+/// The kernels of a device, compiled once for each content.
+#[derive(Default)]
+pub(crate) struct Kernels {
+    known: Mutex<HashMap<Content, Kernel>>,
+    compiled: AtomicU64,
+    reused: AtomicU64,
+}
+
+/// Kernels that are kept although nobody holds them.
+const KEPT: usize = 1024;
+
+/// What makes two kernels the same. Code for the CPU is compared by where it is: closures cannot be looked into.
+#[derive(PartialEq, Eq, Hash)]
+struct Content {
+    name: Arc<str>,
+    bindings: Vec<Binding>,
+    params: usize,
+    block: Dim3,
+    cpu: Option<usize>,
+    wgsl: Option<Arc<str>>,
+}
+
+impl Kernels {
+    /// The kernel of this content, made by `make` if it is new.
+    pub(crate) fn get(
+        &self,
+        kind: DeviceKind,
+        spec: &KernelSpec,
+        make: impl FnOnce() -> Result<Kernel>,
+    ) -> Result<Kernel> {
+        let on_cpu = kind == DeviceKind::Cpu;
+        let content = Content {
+            name: spec.name.clone(),
+            bindings: spec.bindings.clone(),
+            params: spec.params,
+            block: spec.block,
+            cpu: spec.cpu.as_ref().filter(|_| on_cpu).map(CpuKernel::address),
+            wgsl: spec.wgsl.clone().filter(|_| !on_cpu),
+        };
+        // Held while compiling: who asks for the same kernel meanwhile gets that one.
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = known.get(&content) {
+            self.reused.fetch_add(1, Ordering::Relaxed);
+            return Ok(kernel.clone());
+        }
+        let kernel = make()?;
+        self.compiled.fetch_add(1, Ordering::Relaxed);
+        if known.len() >= KEPT {
+            known.retain(|_, kernel| Arc::strong_count(&kernel.inner) > 1);
+        }
+        known.insert(content, kernel.clone());
+        Ok(kernel)
+    }
+
+    /// Compiled, and found.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.compiled.load(Ordering::Relaxed), self.reused.load(Ordering::Relaxed))
     }
 }
 
@@ -600,7 +678,7 @@ impl Launch {
         &self.body
     }
 
-    pub(crate) fn check(&self, device: u64, limits: &crate::device::Limits) -> Result<()> {
+    pub(crate) fn check(&self, device: u64, limits: &crate::backend::Limits) -> Result<()> {
         let body = &*self.body;
         let kernel = &*body.kernel().inner;
         if kernel.device != device {

@@ -11,26 +11,36 @@
 
 #![forbid(unsafe_code)]
 
+mod backend;
 mod command;
+mod context;
+mod counts;
 mod device;
 mod error;
 mod events;
+pub mod faulty;
+mod health;
 mod kernel;
+mod line;
 mod marker;
 mod memory;
 mod pool;
+mod ready;
 mod road;
 mod runtime;
 mod stream;
 mod ticket;
 mod timer;
 
+pub use backend::{Backend, Batch, Code, DeviceInfo, DeviceKind, Direct, Engine, Limits, Queued, Recorded, Submission};
 pub use command::{
     Answer, Command, CommandKind, Copy, Fill, Output, Read, Rejected, Request, Synchronize, WaitFor, Write,
 };
-pub use device::{Backend, Device, DeviceInfo, DeviceKind, DeviceOptions, Limits};
+pub use counts::Counts;
+pub use device::{Device, DeviceOptions, InFlightLimits};
 pub use error::{Class, Error, Result};
 pub use events::{Event, Subscription};
+pub use health::{Health, HealthState, Thresholds};
 pub use kernel::{
     Access, Argument, Arguments, Binding, CpuKernel, Dim3, Group, Kernel, KernelSpec, Launch, LaunchBody, Launched,
     MAX_BINDINGS, MAX_PARAMS, Threads, piece,

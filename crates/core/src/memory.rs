@@ -7,6 +7,7 @@
 //! its present life; whoever reads beyond makes it zero first ([`Storage::undefined`]).
 
 use std::{
+    any::Any,
     fmt,
     ops::{Deref, Range, RangeBounds},
     sync::{
@@ -24,11 +25,18 @@ use crate::{
 };
 
 /// Memory of a device, as its backend keeps it.
-pub trait Block: Send + Sync + 'static {
+pub trait Block: Send + Sync + Any {
     /// The bytes, where the host can read them in place.
     fn host(&self) -> Option<&[u8]>;
     /// The bytes, where the host can write them in place.
     fn host_mut(&mut self) -> Option<&mut [u8]>;
+}
+
+impl dyn Block {
+    /// The block as the backend that made it knows it.
+    pub fn downcast<T: Block>(&self) -> Option<&T> {
+        (self as &dyn Any).downcast_ref()
+    }
 }
 
 /// A block together with the budget it takes.
@@ -286,6 +294,20 @@ impl Buffer {
         &self.inner().storage
     }
 
+    /// For backends: makes `range` defined, to be read and written, or, with `overwrite`, to be written whole. Says
+    /// which bytes have to be made zero before that.
+    pub fn prepare(&self, storage: &mut Storage, range: &Range<usize>, overwrite: bool) -> [Range<usize>; 3] {
+        self.refresh(storage);
+        let known = storage.defined();
+        if known.start <= range.start && range.end <= known.end {
+            return [0..0, 0..0, 0..0]; // the usual case
+        }
+        let [before, after] = if overwrite { [0..0, 0..0] } else { storage.undefined(range) };
+        let gap = storage.gap(range);
+        storage.define(range);
+        [before, after, gap]
+    }
+
     /// For backends: takes note that the storage may be of an earlier life.
     pub fn refresh(&self, storage: &mut Storage) {
         let generation = self.inner().generation.load(Ordering::Relaxed);
@@ -430,16 +452,30 @@ impl From<&Buffer> for BufferSlice {
 /// ```
 #[derive(Clone)]
 pub struct View {
-    memory: Arc<Memory>,
+    bytes: ViewOf,
     start: usize,
     len: usize,
+}
+
+#[derive(Clone)]
+enum ViewOf {
+    /// A buffer's own memory.
+    Memory(Arc<Memory>),
+    /// Bytes that were brought from the device.
+    Fetched(Bytes),
 }
 
 impl View {
     /// For backends: a range of memory that the host can read.
     pub fn new(memory: Arc<Memory>, range: Range<usize>) -> Option<Self> {
         memory.block().host()?.get(range.clone())?;
-        Some(Self { memory, start: range.start, len: range.len() })
+        Some(Self { bytes: ViewOf::Memory(memory), start: range.start, len: range.len() })
+    }
+
+    /// For backends: bytes that were brought from the device.
+    pub fn fetched(bytes: Bytes) -> Self {
+        let len = bytes.len();
+        Self { bytes: ViewOf::Fetched(bytes), start: 0, len }
     }
 
     /// The bytes as numbers.
@@ -460,10 +496,11 @@ impl Deref for View {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match self.memory.block().host() {
-            Some(bytes) => &bytes[self.start..self.start + self.len],
-            None => &[], // not reached: `new` looked
-        }
+        let bytes = match &self.bytes {
+            ViewOf::Memory(memory) => memory.block().host().unwrap_or_default(), // `new` looked that there are some
+            ViewOf::Fetched(bytes) => bytes,
+        };
+        &bytes[self.start..self.start + self.len]
     }
 }
 

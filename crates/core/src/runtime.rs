@@ -4,7 +4,8 @@ use std::{fmt, sync::Arc};
 
 use crate::{
     Error, Result,
-    device::{Backend, Device, DeviceKind, DeviceOptions},
+    backend::{DeviceKind, Engine},
+    device::{Device, DeviceOptions},
 };
 
 /// A device that a provider knows of, usable or not.
@@ -24,8 +25,13 @@ pub struct Found {
 pub trait Provider: Send + Sync + 'static {
     /// The devices it knows of. A kind that is not available at all is one entry that says why.
     fn list(&self) -> Vec<Found>;
-    /// A backend for one of them, by its id.
-    fn open(&self, id: &str) -> Result<Arc<dyn Backend>>;
+    /// The id of the device that is meant by `wanted`: an id, or a kind, whose first available one it is.
+    fn find(&self, wanted: &str) -> Option<String> {
+        let meant = |found: &Found| found.id == wanted || found.kind.name() == wanted;
+        self.list().into_iter().find(|found| found.unavailable.is_none() && meant(found)).map(|found| found.id)
+    }
+    /// Opens one of them, by its id. Every call makes a device of its own, which shares no fate with others.
+    fn open(&self, id: &str) -> Result<Engine>;
 }
 
 /// A kind of device that this build cannot offer, so that users learn why.
@@ -55,7 +61,7 @@ impl Provider for Unavailable {
         vec![Found { id, kind: self.kind, name, unavailable: Some(self.reason.clone()) }]
     }
 
-    fn open(&self, id: &str) -> Result<Arc<dyn Backend>> {
+    fn open(&self, id: &str) -> Result<Engine> {
         Err(Error::NoSuchDevice { wanted: id.into(), known: self.reason.as_str().into() })
     }
 }
@@ -72,13 +78,13 @@ impl Provider for Unavailable {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Runtime {
-    providers: Vec<Box<dyn Provider>>,
+    providers: Vec<Arc<dyn Provider>>,
 }
 
 impl Runtime {
     /// A runtime over some providers. Programs that use the `millrace` crate get one with all of them.
     pub fn new(providers: Vec<Box<dyn Provider>>) -> Self {
-        Self { providers }
+        Self { providers: providers.into_iter().map(Arc::from).collect() }
     }
 
     /// Every device there is, also those that cannot be used.
@@ -94,9 +100,8 @@ impl Runtime {
     /// Opens a device.
     pub fn open_with(&self, device: &str, options: DeviceOptions) -> Result<Device> {
         for provider in &self.providers {
-            let wanted = |found: &&Found| found.id == device || found.kind.name() == device;
-            if let Some(found) = provider.list().iter().filter(|f| f.unavailable.is_none()).find(wanted) {
-                return Device::open(provider.open(&found.id)?, options);
+            if let Some(id) = provider.find(device) {
+                return Device::open_from(provider, &id, options);
             }
         }
         let known: Vec<_> = self

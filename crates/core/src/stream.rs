@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicIsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -15,9 +15,11 @@ use millrace_ring::{SendDeadlineError, TrySendError, mpsc, reply::ReplySender};
 use crate::{
     Error, Result,
     command::{Answer, Command, Output, Rejected, Request},
-    device::Context,
+    context::Context,
+    counts::Tally,
     events::Event,
     marker::Marker,
+    road::Drive,
     ticket::Ticket,
     timer::Timer,
 };
@@ -98,7 +100,7 @@ pub(crate) struct StreamInner {
     /// It can be negative for the moment between a command's submission and its being counted.
     pending: CachePadded<AtomicIsize>,
     /// Commands finished. Written by whoever drives.
-    progress: AtomicU64,
+    pub(crate) tally: Tally,
     /// The first error that nobody waited for.
     unclaimed: Mutex<Option<Error>>,
     /// Whether it stands in the ready queue. Changed under that queue's lock.
@@ -124,7 +126,7 @@ impl StreamInner {
             ring: sender,
             lane: Mutex::new(Lane { ring: receiver, front: None }),
             pending: CachePadded::new(AtomicIsize::new(0)),
-            progress: AtomicU64::new(0),
+            tally: Tally::default(),
             unclaimed: Mutex::new(None),
             queued: AtomicBool::new(false),
             held: AtomicBool::new(false),
@@ -143,13 +145,34 @@ impl StreamInner {
         &self.context.core.timer
     }
 
+    /// Counts what moves: on this stream, or on the queue that it shares with all others.
     pub(crate) fn progress(&self) -> u64 {
-        self.progress.load(Ordering::Relaxed)
+        match &self.context.core.drive {
+            Drive::Direct(_) => self.tally.total(),
+            Drive::Line(line) => line.landings(),
+        }
     }
 
-    /// Counts a finished command; only the driver calls it.
-    pub(crate) fn progressed(&self) {
-        self.progress.store(self.progress.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    /// Commands in the queue.
+    pub(crate) fn waiting(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Nothing moved here for the device's timeout. It is the device's fault only if a command was running: one that
+    /// waits for a marker may wait for the caller.
+    pub(crate) fn stalled(&self, timeout: Duration) -> Error {
+        let core = &self.context.core;
+        if let Drive::Direct(_) = core.drive
+            && self.is_driven()
+        {
+            core.strike(timeout);
+        }
+        core.watch.lost().unwrap_or(Error::Stalled(timeout))
+    }
+
+    /// Why the device is lost, if it is.
+    pub(crate) fn lost(&self) -> Option<Error> {
+        self.context.core.watch.lost()
     }
 
     /// Whether something is waiting or running. The ring is asked as well: a submitter may not have counted yet.
@@ -218,10 +241,18 @@ impl StreamInner {
     }
 
     /// See [`Ticket::wait`].
-    pub(crate) fn drive_while_waiting(self: Arc<Self>, done: impl FnMut() -> bool) {
+    pub(crate) fn drive_while_waiting(self: Arc<Self>, deadline: Option<Instant>, done: impl FnMut() -> bool) {
         let core = self.context.core.clone();
-        if core.ready.claim(&self) {
-            core.drive_as_caller(&self, done);
+        match &core.drive {
+            // A kernel may take longer than whoever has a deadline can wait.
+            Drive::Direct(device) if deadline.is_none() && core.ready.claim(&self) => {
+                core.drive_as_caller(&**device, &self, done);
+            }
+            Drive::Direct(_) => {}
+            Drive::Line(line) => {
+                let deadline = deadline.unwrap_or_else(|| Instant::now() + self.timeout());
+                core.attend_as_caller(line, deadline, done);
+            }
         }
     }
 
@@ -236,7 +267,10 @@ impl StreamInner {
 
 impl Drop for StreamInner {
     fn drop(&mut self) {
-        let opened = self.context.core.streams.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        let mut streams = self.context.core.streams();
+        let opened = streams.live.remove(&self.id);
+        streams.gone.absorb(&self.tally);
+        drop(streams);
         if opened.is_some() {
             self.context.core.events.emit(|| Event::StreamClosed { stream: self.id });
         }
@@ -311,8 +345,14 @@ impl Stream {
             Err(TrySendError::Full(envelope)) => {
                 Err(rejected(Error::QueueFull { capacity: self.capacity() }, envelope))
             }
-            Err(TrySendError::Closed(envelope)) => Err(rejected(Error::Closed, envelope)),
+            Err(TrySendError::Closed(envelope)) => Err(rejected(self.closed(), envelope)),
         }
+    }
+
+    /// Why it takes no more commands.
+    #[cold]
+    fn closed(&self) -> Error {
+        self.inner.lost().unwrap_or(Error::Closed)
     }
 
     /// Submits, blocking while the queue is full; gives up with the command in hand when nothing moves for the
@@ -326,7 +366,7 @@ impl Stream {
                 Ok(ticket)
             }
             Err(TrySendError::Full(envelope)) => self.submit_slowly(envelope, ticket),
-            Err(TrySendError::Closed(envelope)) => Err(rejected(Error::Closed, envelope)),
+            Err(TrySendError::Closed(envelope)) => Err(rejected(self.closed(), envelope)),
         }
     }
 
@@ -340,9 +380,9 @@ impl Stream {
                     self.inner.submitted();
                     return Ok(ticket);
                 }
-                Err(SendDeadlineError::Closed(envelope)) => return Err(rejected(Error::Closed, envelope)),
+                Err(SendDeadlineError::Closed(envelope)) => return Err(rejected(self.closed(), envelope)),
                 Err(SendDeadlineError::Deadline(back)) if self.inner.progress() == progress => {
-                    return Err(rejected(Error::Stalled(timeout), back));
+                    return Err(rejected(self.inner.stalled(timeout), back));
                 }
                 Err(SendDeadlineError::Deadline(back)) => envelope = back,
             }
@@ -362,7 +402,7 @@ impl Stream {
                 self.inner.submitted();
                 Ok(ticket)
             }
-            Err(SendDeadlineError::Closed(envelope)) => Err(rejected(Error::Closed, envelope)),
+            Err(SendDeadlineError::Closed(envelope)) => Err(rejected(self.closed(), envelope)),
             Err(SendDeadlineError::Deadline(envelope)) => Err(rejected(Error::Deadline, envelope)),
         }
     }
@@ -375,41 +415,81 @@ impl Stream {
                 self.inner.submitted();
                 Ok(ticket)
             }
-            Err(closed) => Err(rejected(Error::Closed, closed.0)),
+            Err(closed) => Err(rejected(self.closed(), closed.0)),
         }
     }
 
     /// Submits and waits. On an idle stream a brief command runs right here, on the calling thread.
     #[inline]
     pub fn run<R: Request>(&self, request: R) -> Result<R::Answer> {
-        let command = request.into();
-        let inner = &self.inner;
-        let core = &inner.context.core;
-        // Whoever lifts `pending` from zero has the right to drive.
-        if command.is_brief()
-            && !core.ready.has_before(inner.priority)
-            && inner.pending.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-        {
-            if inner.is_empty() {
-                if let Err(error) = self.may_run_here(&command) {
-                    core.leave(inner, 1);
-                    return Err(error);
-                }
-                let output = core.run_here(inner, command);
-                core.leave(inner, 1);
-                return R::Answer::from_output(output?);
-            }
-            core.leave(inner, 1);
-        }
-        R::Answer::from_output(self.submit(command)?.wait()?)
+        let output = match self.run_here(request.into()) {
+            Ok(result) => result?,
+            Err(command) => match self.inner.context.core.drive {
+                Drive::Direct(_) => self.submit(command)?.wait()?,
+                Drive::Line(_) => self.submit_quietly(command)?.wait()?,
+            },
+        };
+        R::Answer::from_output(output)
     }
 
-    fn may_run_here(&self, command: &Command) -> Result<()> {
-        let core = &self.inner.context.core;
-        if self.inner.ring.is_closed() {
-            return Err(Error::Closed);
+    /// Submits a command whose ticket nobody wants: an error stays on the stream and comes up at the next
+    /// [`crate::Synchronize`]. On an idle stream of a device that runs commands on our threads, a brief one runs right
+    /// here, before this returns.
+    ///
+    /// ```
+    /// let device = millrace::runtime().open("cpu")?;
+    /// let (stream, buffer) = (device.stream()?, device.allocate(3)?);
+    /// stream.enqueue(buffer.write(0, &b"abc"[..]))?;
+    /// stream.enqueue(buffer.fill(1..2, b'-'))?;
+    /// assert_eq!(&*stream.run(buffer.read(..))?, b"a-c");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn enqueue<R: Request>(&self, request: R) -> Result<(), Box<Rejected>> {
+        match self.run_here(request.into()) {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => {
+                self.inner.keep_error(error);
+                Ok(())
+            }
+            Err(command) => self.submit(command).map(drop),
         }
-        command.check(core.id, &core.info.limits)
+    }
+
+    /// Runs a brief command on the calling thread if the stream is idle, or hands it back. What is wrong with the
+    /// command itself is for the submission to say.
+    #[inline]
+    fn run_here(&self, command: Command) -> Result<Result<Output>, Command> {
+        let inner = &self.inner;
+        let core = &inner.context.core;
+        let Drive::Direct(device) = &core.drive else { return Err(command) };
+        // Whoever lifts `pending` from zero has the right to drive.
+        if !command.is_brief()
+            || core.ready.has_before(inner.priority)
+            || inner.pending.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_err()
+        {
+            return Err(command);
+        }
+        let fits = inner.is_empty() && !inner.ring.is_closed() && command.check(core.id, &core.info.limits).is_ok();
+        let outcome = if fits { Ok(core.run_here(&**device, inner, command)) } else { Err(command) };
+        core.leave(inner, 1);
+        outcome
+    }
+
+    /// Submits without waking a worker: the caller is about to wait, and drives.
+    fn submit_quietly<T: Answer>(&self, command: Command) -> Result<Ticket<T>, Box<Rejected>> {
+        let (envelope, ticket) = self.prepare(command, None)?;
+        let inner = &self.inner;
+        match inner.ring.try_send(envelope) {
+            Ok(()) => {
+                if inner.pending.fetch_add(1, Ordering::SeqCst) == 0 {
+                    inner.context.core.ready.push_quietly(inner.clone());
+                }
+                Ok(ticket)
+            }
+            Err(TrySendError::Full(envelope)) => self.submit_slowly(envelope, ticket),
+            Err(TrySendError::Closed(envelope)) => Err(rejected(self.closed(), envelope)),
+        }
     }
 
     /// Waits until everything submitted before has finished, and brings the first error that nobody waited for.

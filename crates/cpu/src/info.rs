@@ -177,6 +177,19 @@ fn simd() -> Vec<&'static str> {
     Vec::new()
 }
 
+/// Degrees Celsius of the hottest thermal zone, where the system has one.
+pub(crate) fn temperature() -> Option<f32> {
+    hottest(Path::new("/sys/class/thermal"))
+}
+
+fn hottest(zones: &Path) -> Option<f32> {
+    let read = |zone: fs::DirEntry| -> Option<f32> {
+        let thousandths: f32 = fs::read_to_string(zone.path().join("temp")).ok()?.trim().parse().ok()?;
+        Some(thousandths / 1000.0)
+    };
+    fs::read_dir(zones).ok()?.flatten().filter_map(read).reduce(f32::max)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,5 +205,19 @@ mod tests {
         assert_eq!(size(512), "512 B");
         assert_eq!(size(48 << 10), "48 KiB");
         assert_eq!(size(3 << 19), "1.5 MiB");
+    }
+
+    #[test]
+    fn the_hottest_zone_is_the_temperature() {
+        let zones = std::env::temp_dir().join(format!("millrace-thermal-{}", std::process::id()));
+        for (zone, text) in [("thermal_zone0", "41000\n"), ("thermal_zone1", "56500\n"), ("cooling_device0", "")] {
+            fs::create_dir_all(zones.join(zone)).unwrap();
+            if !text.is_empty() {
+                fs::write(zones.join(zone).join("temp"), text).unwrap();
+            }
+        }
+        assert_eq!(hottest(&zones), Some(56.5));
+        fs::remove_dir_all(&zones).unwrap();
+        assert_eq!(hottest(&zones), None);
     }
 }

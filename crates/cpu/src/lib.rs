@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use millrace_core::{
-    Backend, Block, BlockSource, Command, DeviceInfo, DeviceKind, Error, Found, KernelSpec, Limits, Output, Provider,
-    Result,
+    Backend, Block, BlockSource, Code, Command, DeviceInfo, DeviceKind, Direct, Engine, Error, Found, KernelSpec,
+    Limits, Output, Provider, Result,
 };
 
 pub use info::{Cache, CpuInfo};
@@ -47,8 +47,8 @@ impl Provider for CpuProvider {
         vec![Found { id, kind, name, unavailable: None }]
     }
 
-    fn open(&self, _id: &str) -> Result<Arc<dyn Backend>> {
-        Ok(Arc::new(Cpu { team: Team::new(CpuInfo::get().cores) }))
+    fn open(&self, _id: &str) -> Result<Engine> {
+        Ok(Engine::Direct(Arc::new(Cpu { team: Team::new(CpuInfo::get().cores) })))
     }
 }
 
@@ -78,18 +78,25 @@ impl Backend for Cpu {
             limits: Limits::new(LIMITS.0, LIMITS.1),
             memory: cpu.memory,
             details: cpu.details(),
+            findings: Vec::new(),
         }
     }
 
-    fn workers(&self) -> usize {
-        CpuInfo::get().cores
-    }
-
-    fn accept(&self, spec: &KernelSpec) -> Result<()> {
+    fn compile(&self, spec: &KernelSpec) -> Result<Code> {
         match spec.cpu_code() {
-            Some(_) => Ok(()),
+            Some(_) => Ok(Arc::new(())), // it is compiled already
             None => Err(Error::NoImplementation { kernel: spec.name().clone(), device: DeviceKind::Cpu.name() }),
         }
+    }
+
+    fn temperature(&self) -> Option<f32> {
+        info::temperature()
+    }
+}
+
+impl Direct for Cpu {
+    fn workers(&self) -> usize {
+        CpuInfo::get().cores
     }
 
     fn execute(&self, command: &Command) -> Result<Output> {

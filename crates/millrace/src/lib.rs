@@ -3,13 +3,16 @@
 //! The README's program is the shortest one that does something; `examples/` has more.
 //!
 //! This crate only puts the rooms of the house together: [`ring`] moves values between threads, [`core`] is the contract
-//! of commands, streams, tickets, buffers and kernels, [`cpu`] is the CPU device, [`tensor`] the numeric operations.
+//! of commands, streams, tickets, buffers and kernels, [`cpu`] is the CPU device, `gpu` (a feature that is on by default)
+//! the device that wgpu reaches, [`tensor`] the numeric operations.
 
 #![forbid(unsafe_code)]
 
 pub use millrace_core as core;
 pub use millrace_core::*;
 pub use millrace_cpu as cpu;
+#[cfg(feature = "gpu")]
+pub use millrace_gpu as gpu;
 pub use millrace_ring as ring;
 pub use millrace_tensor as tensor;
 
@@ -22,7 +25,10 @@ pub use millrace_tensor as tensor;
 pub fn runtime() -> Runtime {
     Runtime::new(vec![
         Box::new(cpu::CpuProvider),
-        Box::new(Unavailable::new(DeviceKind::Gpu, "this version has no GPU device")),
+        #[cfg(feature = "gpu")]
+        Box::new(gpu::GpuProvider::default()),
+        #[cfg(not(feature = "gpu"))]
+        Box::new(Unavailable::new(DeviceKind::Gpu, "built without the feature `gpu`")),
         Box::new(Unavailable::new(DeviceKind::Cuda, "this version has no CUDA device")),
     ])
 }

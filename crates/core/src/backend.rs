@@ -1,0 +1,220 @@
+//! What a device crate offers, and how commands reach it.
+//!
+//! A backend executes commands that were checked, in the order it is handed them; queues, tickets, pools, priorities and
+//! health are not its business. There are two ways to execute, and a device has one of them: on threads of ours
+//! ([`Direct`]), or on a queue of the device's own, in batches ([`Queued`]).
+
+use std::{any::Any, sync::Arc, time::Duration};
+
+use crate::{
+    Result,
+    command::{Command, Output},
+    kernel::KernelSpec,
+    pool::BlockSource,
+};
+
+/// The kinds of devices there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DeviceKind {
+    /// The processor this program runs on.
+    Cpu,
+    /// A graphics processor, through wgpu.
+    Gpu,
+    /// An NVIDIA graphics processor, through CUDA.
+    Cuda,
+}
+
+impl DeviceKind {
+    /// As users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Gpu => "gpu",
+            Self::Cuda => "cuda",
+        }
+    }
+}
+
+/// How far launches can go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Groups in each direction.
+    pub groups: [u32; 3],
+    /// Threads of a group.
+    pub threads: u32,
+}
+
+impl Limits {
+    /// Limits of so many groups in each direction and so many threads of a group.
+    pub fn new(groups: [u32; 3], threads: u32) -> Self {
+        Self { groups, threads }
+    }
+}
+
+/// What a device is.
+#[derive(Debug, Clone)]
+pub struct DeviceInfo {
+    /// How users name it: `cpu`, `gpu:0`, `cuda:0`.
+    pub id: String,
+    /// Its kind.
+    pub kind: DeviceKind,
+    /// What the vendor calls it.
+    pub name: String,
+    /// How far launches can go.
+    pub limits: Limits,
+    /// Bytes of memory it has.
+    pub memory: u64,
+    /// What else is worth knowing, as name and value.
+    pub details: Vec<(String, String)>,
+    /// Faults of the driver that were found when it was opened, in words.
+    pub findings: Vec<String>,
+}
+
+/// A kernel as a backend has compiled it.
+pub type Code = Arc<dyn Any + Send + Sync>;
+
+/// What every device offers.
+pub trait Backend: BlockSource + Any {
+    /// What the device is.
+    fn info(&self) -> DeviceInfo;
+
+    /// Makes a kernel ready to run here, or says why it cannot. Called once for every kernel of different content.
+    fn compile(&self, spec: &KernelSpec) -> Result<Code>;
+
+    /// Degrees Celsius, where the system says.
+    fn temperature(&self) -> Option<f32> {
+        None
+    }
+
+    /// The device was given up: it hangs or is gone. Nothing is asked of it any more; what is left of it must not make
+    /// the caller wait.
+    fn abandon(&self) {}
+}
+
+impl dyn Backend {
+    /// The backend as the crate that made it knows it.
+    pub fn downcast<T: Backend>(&self) -> Option<&T> {
+        (self as &dyn Any).downcast_ref()
+    }
+}
+
+/// A device that runs commands on our threads, one at a time on each.
+///
+/// ```
+/// use std::sync::Arc;
+/// use millrace::{Backend, Block, BlockSource, Code, Command, Device, DeviceInfo, DeviceKind, DeviceOptions, Direct};
+/// use millrace::{Engine, Error, KernelSpec, Limits, Output, Result, Synchronize};
+///
+/// /// A device that does nothing, as fast as it can: what is left is the road.
+/// struct Null;
+///
+/// impl BlockSource for Null {
+///     fn allocate(&self, bytes: usize) -> Result<Box<dyn Block>> {
+///         Err(Error::SystemMemory(bytes as u64))
+///     }
+///     fn adopt(&self, bytes: bytes::Bytes) -> Result<Box<dyn Block>> {
+///         Err(Error::SystemMemory(bytes.len() as u64))
+///     }
+/// }
+///
+/// impl Backend for Null {
+///     fn info(&self) -> DeviceInfo {
+///         DeviceInfo {
+///             id: "null".into(),
+///             kind: DeviceKind::Cpu,
+///             name: "nothing".into(),
+///             limits: Limits::new([1; 3], 1),
+///             memory: 0,
+///             details: Vec::new(),
+///             findings: Vec::new(),
+///         }
+///     }
+///     fn compile(&self, _: &KernelSpec) -> Result<Code> {
+///         Ok(Arc::new(()))
+///     }
+/// }
+///
+/// impl Direct for Null {
+///     fn workers(&self) -> usize {
+///         1
+///     }
+///     fn execute(&self, _: &Command) -> Result<Output> {
+///         Ok(Output::Done)
+///     }
+/// }
+///
+/// let device = Device::open(Engine::Direct(Arc::new(Null)), DeviceOptions::default())?;
+/// let kernel = device.kernel(&KernelSpec::new("nothing"))?;
+/// device.stream()?.submit(kernel.launch())?.wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Direct: Backend {
+    /// How many commands of different streams may run at once.
+    fn workers(&self) -> usize;
+    /// Runs one command to its end: a transfer or a launch.
+    fn execute(&self, command: &Command) -> Result<Output>;
+}
+
+/// A device with a queue of its own: commands are recorded into batches, which run in the order they are submitted and
+/// finish later.
+pub trait Queued: Backend {
+    /// Starts an empty batch. Only one is open at a time.
+    fn begin(&self) -> Result<Box<dyn Batch>>;
+    /// Batches that can be handed over before earlier ones have run without making the caller wait.
+    fn depth(&self) -> usize;
+}
+
+/// Commands that are submitted together.
+pub trait Batch: Send {
+    /// Records a command behind those that were recorded before. After an error the others still run.
+    fn record(&mut self, command: &Command) -> Result<Recorded>;
+    /// Hands everything to the device.
+    fn submit(self: Box<Self>) -> Result<Box<dyn Submission>>;
+}
+
+/// What is to be said of a recorded command once its batch has run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    /// That it is done.
+    Done,
+    /// The bytes that it reads: [`Submission::read`] gives them by this number.
+    Read(usize),
+}
+
+/// A batch that the device is working on.
+pub trait Submission: Send + Sync {
+    /// Waits until it has run; false if that took longer than the timeout. An error means that the device is lost.
+    fn wait(&self, timeout: Duration) -> Result<bool>;
+    /// After it has run: the bytes of one of its reads.
+    fn read(&self, number: usize) -> Result<Output>;
+}
+
+/// How a device executes.
+#[derive(Clone)]
+pub enum Engine {
+    /// On our threads.
+    Direct(Arc<dyn Direct>),
+    /// On a queue of its own.
+    Queued(Arc<dyn Queued>),
+}
+
+impl Engine {
+    /// The device itself.
+    pub fn backend(&self) -> Arc<dyn Backend> {
+        match self {
+            Self::Direct(direct) => direct.clone(),
+            Self::Queued(queued) => queued.clone(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Direct(_) => "Engine::Direct",
+            Self::Queued(_) => "Engine::Queued",
+        })
+    }
+}

@@ -1,0 +1,427 @@
+//! The road to a device with a queue of its own.
+//!
+//! Two roles, each a lock that moves. Whoever *records* drains every ready stream into one batch and submits it.
+//! Whoever *attends* waits for the oldest batch and answers its commands. The device's worker plays both. A caller that
+//! blocks on a ticket plays them itself while it waits, so that a round trip wakes no thread: it records if the device
+//! is idle, and it attends if nobody does. It never records while something is in flight, because on a device that hangs
+//! handing over more may block.
+//!
+//! Batches in flight and their bytes are bounded. When either bound is reached nothing more is recorded, the streams'
+//! queues fill up, and submitters wait: that is the back-pressure.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use millrace_ring::{poll_while_worthwhile, reply::ReplySender};
+
+use crate::{
+    Error, Result,
+    backend::{Batch, Queued, Recorded, Submission},
+    command::{Command, CommandKind, Output},
+    marker::Signal,
+    road::{Admission, Core, quietly_drop},
+    stream::{Envelope, StreamInner},
+};
+
+/// Commands of one batch.
+const BATCH: usize = 256;
+/// How long an attendant waits before it looks at something else.
+const SLICE: Duration = Duration::from_millis(1);
+
+/// What is on its way to and on the device.
+pub(crate) struct Line {
+    queue: Arc<dyn Queued>,
+    recording: Mutex<()>,
+    attending: Mutex<()>,
+    flights: Mutex<Flights>,
+    /// Batches in flight, for those who only look.
+    count: AtomicUsize,
+    bytes: AtomicU64,
+    /// Callers that attend, or will.
+    callers: AtomicUsize,
+    submissions: AtomicU64,
+    landings: AtomicU64,
+    busy: AtomicU64,
+}
+
+struct Flights {
+    queue: VecDeque<Arc<Flight>>,
+    /// When the device last finished something.
+    moved: Instant,
+    /// When the attendants last complained.
+    struck: Instant,
+    /// The device was given up: nothing flies any more.
+    closed: bool,
+}
+
+/// A batch on the device.
+struct Flight {
+    submission: Box<dyn Submission>,
+    commands: Mutex<Vec<InFlight>>,
+    bytes: u64,
+    since: Instant,
+}
+
+impl Flight {
+    fn commands(&self) -> MutexGuard<'_, Vec<InFlight>> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A command that was recorded, or came to its end while others were.
+struct InFlight {
+    stream: Arc<StreamInner>,
+    kind: CommandKind,
+    reply: ReplySender<Result<Output>>,
+    then: Then,
+}
+
+/// What the answer is once everything before it has run.
+enum Then {
+    Recorded(Recorded),
+    Fetched(Output),
+    Fail(Error),
+    /// The first error that nobody waited for.
+    Synchronize,
+    Reach(Signal),
+}
+
+/// A batch that is being recorded.
+#[derive(Default)]
+struct Open {
+    /// None until there is something for the device to do.
+    batch: Option<Box<dyn Batch>>,
+    commands: Vec<InFlight>,
+    bytes: u64,
+}
+
+/// What came of an attempt to attend.
+enum Attended {
+    /// A batch ended.
+    Landed,
+    /// None ended in time.
+    Waited,
+    /// None is in flight.
+    Nothing,
+    /// Somebody else attends.
+    Taken,
+}
+
+impl Line {
+    pub(crate) fn new(queue: Arc<dyn Queued>) -> Self {
+        let now = Instant::now();
+        let flights = Flights { queue: VecDeque::new(), moved: now, struck: now, closed: false };
+        Self {
+            queue,
+            recording: Mutex::new(()),
+            attending: Mutex::new(()),
+            flights: Mutex::new(flights),
+            count: AtomicUsize::new(0),
+            bytes: AtomicU64::new(0),
+            callers: AtomicUsize::new(0),
+            submissions: AtomicU64::new(0),
+            landings: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
+        }
+    }
+
+    fn flights(&self) -> MutexGuard<'_, Flights> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Batches in flight.
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Bytes in flight.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Batches handed over so far.
+    pub(crate) fn submissions(&self) -> u64 {
+        self.submissions.load(Ordering::Relaxed)
+    }
+
+    /// Batches that came to their end.
+    pub(crate) fn landings(&self) -> u64 {
+        self.landings.load(Ordering::Relaxed)
+    }
+
+    /// How long something was in flight.
+    pub(crate) fn busy(&self) -> Duration {
+        Duration::from_nanos(self.busy.load(Ordering::Relaxed))
+    }
+
+    /// Whether anything is being recorded or in flight.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.len() > 0 || self.is_recording()
+    }
+
+    fn is_recording(&self) -> bool {
+        matches!(self.recording.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// Whether batches are in flight that no caller looks after.
+    fn is_unattended(&self) -> bool {
+        self.len() > 0 && self.callers.load(Ordering::SeqCst) == 0
+    }
+}
+
+impl Core {
+    /// The worker's life.
+    pub(crate) fn work_line(&self, line: &Line) {
+        loop {
+            {
+                let _role = line.recording.lock().unwrap_or_else(PoisonError::into_inner);
+                self.record(line);
+            }
+            let full = !self.has_room(line) && self.ready.any();
+            if line.is_unattended() || full {
+                if let Attended::Taken = self.attend(line, Instant::now() + SLICE) {
+                    std::thread::sleep(SLICE / 10); // a caller makes room
+                }
+            } else if !self.ready.sleep(|| line.is_unattended()) {
+                return;
+            }
+        }
+    }
+
+    fn has_room(&self, line: &Line) -> bool {
+        let limits = &self.options.in_flight;
+        line.len() < limits.submissions.clamp(1, line.queue.depth().max(1)) && line.bytes() < limits.bytes.max(1)
+    }
+
+    /// Records and submits whatever is ready, as far as there is room. The caller has the role.
+    fn record(&self, line: &Line) {
+        while self.has_room(line) {
+            let mut open = Open::default();
+            while !self.is_full(line, &open)
+                && let Some(stream) = self.ready.try_next()
+            {
+                self.record_stream(line, &stream, &mut open);
+            }
+            if open.commands.is_empty() {
+                return;
+            }
+            self.submit(line, open);
+        }
+    }
+
+    fn is_full(&self, line: &Line, open: &Open) -> bool {
+        open.commands.len() >= BATCH || line.bytes() + open.bytes >= self.options.in_flight.bytes
+    }
+
+    fn record_stream(&self, line: &Line, stream: &Arc<StreamInner>, open: &mut Open) {
+        let mut ran = 0;
+        let mut lane = stream.lane();
+        while !self.is_full(line, open) {
+            let Some(envelope) = stream.next(&mut lane) else { break };
+            let (envelope, refusal) = match self.admit(stream, envelope, &mut lane, &mut ran) {
+                Admission::Run(envelope) => (envelope, None),
+                Admission::Refuse(envelope, error) => (envelope, Some(error)),
+                Admission::Waiting => return,
+            };
+            ran += 1;
+            open.record(&*line.queue, stream, envelope, refusal);
+        }
+        drop(lane);
+        self.leave(stream, ran);
+    }
+
+    fn submit(&self, line: &Line, open: Open) {
+        let Open { batch, mut commands, bytes } = open;
+        let Some(batch) = batch else {
+            // Nothing for the device: they end with what is in flight, or at once.
+            let flights = line.flights();
+            if let Some(last) = flights.queue.back() {
+                last.commands().append(&mut commands);
+            }
+            drop(flights);
+            commands.into_iter().for_each(|command| self.land(command, Ok(Output::Done)));
+            return;
+        };
+        let error = match batch.submit() {
+            Ok(submission) => {
+                let mut flights = line.flights();
+                if !flights.closed {
+                    let flight = Flight { submission, commands: Mutex::new(commands), bytes, since: Instant::now() };
+                    flights.queue.push_back(Arc::new(flight));
+                    line.bytes.fetch_add(bytes, Ordering::Relaxed);
+                    line.submissions.fetch_add(1, Ordering::Relaxed);
+                    line.count.store(flights.queue.len(), Ordering::SeqCst);
+                    return;
+                }
+                self.watch.lost().unwrap_or(Error::Closed)
+            }
+            Err(error) => error,
+        };
+        if let Error::DeviceLost(reason) = &error {
+            self.lose(reason);
+        }
+        commands.into_iter().for_each(|command| self.land(command, Err(error.clone())));
+    }
+
+    /// Waits for the oldest batch, but not beyond `until`, and answers its commands.
+    fn attend(&self, line: &Line, until: Instant) -> Attended {
+        let Ok(role) = line.attending.try_lock() else { return Attended::Taken };
+        let Some(flight) = line.flights().queue.front().cloned() else { return Attended::Nothing };
+        let left = until.saturating_duration_since(Instant::now());
+        match flight.submission.wait(left.min(SLICE)) {
+            Ok(true) => {
+                self.landed(line, &flight);
+                Attended::Landed
+            }
+            Ok(false) => {
+                drop(role);
+                self.complain(line, &flight);
+                Attended::Waited
+            }
+            Err(error) => {
+                drop(role);
+                let reason = match error {
+                    Error::DeviceLost(reason) => reason,
+                    other => other.to_string().into(),
+                };
+                self.lose(&reason);
+                Attended::Landed
+            }
+        }
+    }
+
+    fn landed(&self, line: &Line, flight: &Arc<Flight>) {
+        // What was read is fetched before the device may be given more: it may still be in the buffer itself.
+        for command in &mut *flight.commands() {
+            if let Then::Recorded(Recorded::Read(number)) = command.then {
+                command.then = flight.submission.read(number).map_or_else(Then::Fail, Then::Fetched);
+            }
+        }
+        let mut flights = line.flights();
+        if !flights.queue.front().is_some_and(|front| Arc::ptr_eq(front, flight)) {
+            return; // given up meanwhile
+        }
+        flights.queue.pop_front();
+        let now = Instant::now();
+        let busy = now.saturating_duration_since(flight.since.max(flights.moved));
+        line.busy.fetch_add(busy.as_nanos() as u64, Ordering::Relaxed);
+        flights.moved = now;
+        line.landings.fetch_add(1, Ordering::Relaxed);
+        line.bytes.fetch_sub(flight.bytes, Ordering::Relaxed);
+        line.count.store(flights.queue.len(), Ordering::SeqCst);
+        drop(flights);
+        let commands = std::mem::take(&mut *flight.commands());
+        commands.into_iter().for_each(|command| self.land(command, Ok(Output::Done)));
+    }
+
+    /// Answers a command whose turn to end has come.
+    fn land(&self, command: InFlight, done: Result<Output>) {
+        let InFlight { stream, kind, reply, then } = command;
+        let result = match then {
+            Then::Recorded(_) => done,
+            Then::Fetched(output) => done.map(|_| output),
+            Then::Fail(error) => Err(error),
+            Then::Synchronize => stream.take_error().map_or(Ok(Output::Done), Err),
+            Then::Reach(mut signal) => done.inspect(|_| signal.reach()),
+        };
+        self.answer(&stream, kind, reply, result);
+    }
+
+    /// Strikes if the device has not finished anything for too long.
+    fn complain(&self, line: &Line, flight: &Flight) {
+        let mut flights = line.flights();
+        let now = Instant::now();
+        let still = now.saturating_duration_since(flight.since.max(flights.moved));
+        let told = now.saturating_duration_since(flight.since.max(flights.moved).max(flights.struck));
+        if told >= self.options.timeout {
+            flights.struck = now;
+            drop(flights);
+            self.strike(still);
+        }
+    }
+
+    /// The device is lost: what is in flight will never land.
+    pub(crate) fn give_up_flights(&self, line: &Line, error: &Error) {
+        let flights = {
+            let mut flights = line.flights();
+            flights.closed = true;
+            line.count.store(0, Ordering::SeqCst);
+            line.bytes.store(0, Ordering::Relaxed);
+            std::mem::take(&mut flights.queue)
+        };
+        for flight in flights {
+            let commands = std::mem::take(&mut *flight.commands());
+            commands.into_iter().for_each(|command| self.land(command, Err(error.clone())));
+        }
+    }
+
+    /// Plays the roles that nobody plays until `done`, or until `deadline`, or until somebody else does.
+    pub(crate) fn attend_as_caller(&self, line: &Line, deadline: Instant, mut done: impl FnMut() -> bool) {
+        line.callers.fetch_add(1, Ordering::SeqCst);
+        while !done() && Instant::now() < deadline {
+            if line.len() == 0
+                && self.ready.any()
+                && let Ok(_role) = line.recording.try_lock()
+            {
+                self.record(line);
+            }
+            match self.attend(line, deadline) {
+                Attended::Landed | Attended::Waited => {}
+                Attended::Taken => break,
+                Attended::Nothing if line.is_recording() => {
+                    // The worker is about to submit what we wait for.
+                    if poll_while_worthwhile(|| (done() || line.len() > 0).then_some(())).is_none() {
+                        break;
+                    }
+                }
+                Attended::Nothing => break,
+            }
+        }
+        line.callers.fetch_sub(1, Ordering::SeqCst);
+        if line.len() > 0 || self.ready.any() {
+            self.ready.wake_one();
+        }
+    }
+}
+
+impl Open {
+    fn record(&mut self, queue: &dyn Queued, stream: &Arc<StreamInner>, envelope: Envelope, refusal: Option<Error>) {
+        let Envelope { command, reply, .. } = envelope;
+        let kind = command.kind();
+        let then = match (refusal, command) {
+            (Some(error), command) => {
+                quietly_drop(command);
+                Then::Fail(error)
+            }
+            (None, Command::Synchronize) => Then::Synchronize,
+            (None, Command::Mark(signal)) => Then::Reach(signal),
+            (None, Command::WaitFor(marker)) => match marker.check_or_wait(stream) {
+                Some(Err(error)) => Then::Fail(error),
+                _ => Then::Recorded(Recorded::Done),
+            },
+            (None, command) => {
+                self.bytes += command.bytes();
+                let recorded = self.batch(queue).and_then(|batch| batch.record(&command));
+                quietly_drop(command);
+                recorded.map_or_else(Then::Fail, Then::Recorded)
+            }
+        };
+        self.commands.push(InFlight { stream: stream.clone(), kind, reply, then });
+    }
+
+    fn batch(&mut self, queue: &dyn Queued) -> Result<&mut dyn Batch> {
+        if self.batch.is_none() {
+            self.batch = Some(queue.begin()?);
+        }
+        match &mut self.batch {
+            Some(batch) => Ok(&mut **batch),
+            None => unreachable!("it was put there a moment ago"),
+        }
+    }
+}
