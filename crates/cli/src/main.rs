@@ -11,6 +11,7 @@ mod devices;
 mod table;
 mod top;
 mod tour;
+mod validate;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -32,6 +33,18 @@ struct Arguments {
 enum Task {
     /// List the devices, what they can do, and why one cannot be used
     Devices {
+        /// Print JSON for scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Compare every operation's results with a naive reference
+    Validate {
+        /// Only this device, by id or kind; all of them if not said
+        #[arg(long)]
+        device: Option<String>,
+        /// Smaller inputs
+        #[arg(long)]
+        quick: bool,
         /// Print JSON for scripts
         #[arg(long)]
         json: bool,
@@ -94,6 +107,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         None => tour::tour(),
         Some(Task::Devices { json }) => devices::devices(json),
+        Some(Task::Validate { device, quick, json }) => validate::validate(device.as_deref(), quick, json),
         Some(Task::Top { once, json, interval }) => top::top(once, json, interval),
         Some(Task::Bench { group, filter, quick, json }) => {
             bench::bench(group, &filter.unwrap_or_default(), quick, json.as_deref())
