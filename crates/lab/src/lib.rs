@@ -16,10 +16,12 @@
 
 pub mod commands;
 mod error;
+pub mod gpu;
 pub mod machine;
 pub mod measure;
 mod message;
 pub mod peers;
+pub mod raw_wgpu;
 pub mod report;
 mod targets;
 pub mod workloads;
