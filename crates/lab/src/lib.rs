@@ -8,6 +8,8 @@
 //! - [`workloads`]: what is measured, each written once for all sides.
 //! - [`measure`]: samples, percentiles, taking turns, the watchdog.
 //! - [`commands`]: the groups of `millrace bench commands` and what they are held to.
+//! - [`gpu`]: the groups of `millrace bench gpu`, with [`raw_wgpu`] as the peer.
+//! - [`tensor`]: the groups of `millrace bench tensor`.
 //! - [`report`]: the JSON that scripts may rely on.
 //!
 //! This room uses what users of Millrace use, and has no access to anything else.
@@ -17,6 +19,7 @@
 pub mod commands;
 mod error;
 pub mod gpu;
+mod groups;
 pub mod machine;
 pub mod measure;
 mod message;

@@ -13,7 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use ops::{Binary, Empty, Matmul, Relus, Sum};
+pub use ops::Operation;
+pub(crate) use transfer::touch;
 pub use transfer::{Mapped, Staged};
 
 use crate::{Error, Result};
@@ -26,6 +27,9 @@ pub enum Waiting {
     /// `poll` with `Poll` and a yield in between, again and again.
     Yield,
 }
+
+/// `max(x, 0)`, an element a thread: the same for [`crate::gpu::ours_by_stream`].
+pub(crate) const RELU: &str = include_str!("relu.wgsl");
 
 /// When a job is given up.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -232,7 +236,7 @@ struct Call {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::numbers;
+    use crate::gpu::{Task, by_hand};
 
     /// Without an adapter there is nothing to test.
     fn raw() -> Option<Raw> {
@@ -260,29 +264,23 @@ mod tests {
     #[test]
     fn operations_by_hand_compute_what_they_say() {
         let Some(raw) = raw() else { return };
-        let large = (1 << 18) + 4;
-        let (a, b) = (numbers(large, 1), numbers(large, 2));
         for waiting in [Waiting::Sleep, Waiting::Yield] {
             let raw = Raw { waiting, ..raw.clone() };
-            Empty::new(&raw).unwrap().run().unwrap();
-            let mut relus = Relus::new(&raw, &[a[..256].to_vec(), a.clone(), b[..5120].to_vec()]).unwrap();
-            relus.run().unwrap();
-            let relu = |x: &[f32]| x.iter().map(|x| x.max(0.0)).collect::<Vec<_>>();
-            assert_eq!(relus.outputs().unwrap(), [relu(&a[..256]), relu(&a), relu(&b[..5120])]);
-            let mut add = Binary::new(&raw, &a, &b).unwrap();
-            add.run().unwrap();
-            assert!(add.output().unwrap().iter().zip(a.iter().zip(&b)).all(|(c, (a, b))| *c == a + b));
-            let mut sum = Sum::new(&raw, &a).unwrap();
-            sum.run().unwrap();
-            let expected: f64 = a.iter().map(|x| f64::from(*x)).sum();
-            assert!((f64::from(sum.output().unwrap()) - expected).abs() < 0.1);
-        }
-        let n = 72;
-        let mut matmul = Matmul::new(&raw, &a[..n * n], &b[..n * n], n).unwrap();
-        matmul.run().unwrap();
-        for (at, got) in matmul.output().unwrap().into_iter().enumerate() {
-            let expected: f32 = (0..n).map(|k| a[at / n * n + k] * b[k * n + at % n]).sum();
-            assert!((got - expected).abs() < 1e-4, "{at}: {got}, not {expected}");
+            Operation::empty(&raw).unwrap().run().unwrap();
+            for task in [
+                Task::Relus { count: 3, len: 256 },
+                Task::Relus { count: 2, len: 5120 },
+                Task::Relus { count: 1, len: (1 << 18) + 4 },
+                Task::Add((1 << 18) + 4),
+                Task::Sum(256),
+                Task::Sum((1 << 18) + 4),
+                Task::Matmul(72),
+            ] {
+                let mut job = by_hand(&raw, &task, false).unwrap();
+                assert!(job.check().is_err(), "{task:?} has not run yet");
+                job.run().unwrap();
+                job.check().unwrap();
+            }
         }
     }
 }
