@@ -76,7 +76,7 @@ pub struct DeviceInfo {
 pub type Code = Arc<dyn Any + Send + Sync>;
 
 /// What every device offers.
-pub trait Backend: BlockSource {
+pub trait Backend: BlockSource + Any {
     /// What the device is.
     fn info(&self) -> DeviceInfo;
 
@@ -91,6 +91,13 @@ pub trait Backend: BlockSource {
     /// The device was given up: it hangs or is gone. Nothing is asked of it any more; what is left of it must not make
     /// the caller wait.
     fn abandon(&self) {}
+}
+
+impl dyn Backend {
+    /// The backend as the crate that made it knows it.
+    pub fn downcast<T: Backend>(&self) -> Option<&T> {
+        (self as &dyn Any).downcast_ref()
+    }
 }
 
 /// A device that runs commands on our threads, one at a time on each.
@@ -155,6 +162,8 @@ pub trait Direct: Backend {
 pub trait Queued: Backend {
     /// Starts an empty batch. Only one is open at a time.
     fn begin(&self) -> Result<Box<dyn Batch>>;
+    /// Batches that can be handed over before earlier ones have run without making the caller wait.
+    fn depth(&self) -> usize;
 }
 
 /// Commands that are submitted together.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::{
     Error, Result,
-    backend::{DeviceInfo, Engine},
+    backend::{Backend, DeviceInfo, Engine},
     context::Context,
     counts::Counts,
     events::{Event, Subscription},
@@ -198,6 +198,11 @@ impl Device {
             .and_then(|engine| Context::open(engine, core.options.clone(), core.watch.generation + 1));
         core.recovered();
         Ok(Self { context: fresh?, origin: Some(origin.clone()) })
+    }
+
+    /// The backend, for those who know which it is: it can be [downcast](dyn Backend::downcast).
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.context.core.backend
     }
 
     /// How the device is, with everything that is measured.

@@ -18,6 +18,7 @@ mod counts;
 mod device;
 mod error;
 mod events;
+pub mod faulty;
 mod health;
 mod kernel;
 mod line;

@@ -46,6 +46,7 @@ pub(crate) struct Line {
     /// Callers that attend, or will.
     callers: AtomicUsize,
     submissions: AtomicU64,
+    landings: AtomicU64,
     busy: AtomicU64,
 }
 
@@ -67,6 +68,12 @@ struct Flight {
     since: Instant,
 }
 
+impl Flight {
+    fn commands(&self) -> MutexGuard<'_, Vec<InFlight>> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A command that was recorded, or came to its end while others were.
 struct InFlight {
     stream: Arc<StreamInner>,
@@ -78,6 +85,7 @@ struct InFlight {
 /// What the answer is once everything before it has run.
 enum Then {
     Recorded(Recorded),
+    Fetched(Output),
     Fail(Error),
     /// The first error that nobody waited for.
     Synchronize,
@@ -118,6 +126,7 @@ impl Line {
             bytes: AtomicU64::new(0),
             callers: AtomicUsize::new(0),
             submissions: AtomicU64::new(0),
+            landings: AtomicU64::new(0),
             busy: AtomicU64::new(0),
         }
     }
@@ -139,6 +148,11 @@ impl Line {
     /// Batches handed over so far.
     pub(crate) fn submissions(&self) -> u64 {
         self.submissions.load(Ordering::Relaxed)
+    }
+
+    /// Batches that came to their end.
+    pub(crate) fn landings(&self) -> u64 {
+        self.landings.load(Ordering::Relaxed)
     }
 
     /// How long something was in flight.
@@ -182,7 +196,7 @@ impl Core {
 
     fn has_room(&self, line: &Line) -> bool {
         let limits = &self.options.in_flight;
-        line.len() < limits.submissions.max(1) && line.bytes() < limits.bytes.max(1)
+        line.len() < limits.submissions.clamp(1, line.queue.depth().max(1)) && line.bytes() < limits.bytes.max(1)
     }
 
     /// Records and submits whatever is ready, as far as there is room. The caller has the role.
@@ -228,10 +242,10 @@ impl Core {
             // Nothing for the device: they end with what is in flight, or at once.
             let flights = line.flights();
             if let Some(last) = flights.queue.back() {
-                last.commands.lock().unwrap_or_else(PoisonError::into_inner).append(&mut commands);
+                last.commands().append(&mut commands);
             }
             drop(flights);
-            commands.into_iter().for_each(|command| self.land(command, |_| Ok(Output::Done)));
+            commands.into_iter().for_each(|command| self.land(command, Ok(Output::Done)));
             return;
         };
         let error = match batch.submit() {
@@ -252,7 +266,7 @@ impl Core {
         if let Error::DeviceLost(reason) = &error {
             self.lose(reason);
         }
-        commands.into_iter().for_each(|command| self.land(command, |_| Err(error.clone())));
+        commands.into_iter().for_each(|command| self.land(command, Err(error.clone())));
     }
 
     /// Waits for the oldest batch, but not beyond `until`, and answers its commands.
@@ -283,6 +297,12 @@ impl Core {
     }
 
     fn landed(&self, line: &Line, flight: &Arc<Flight>) {
+        // What was read is fetched before the device may be given more: it may still be in the buffer itself.
+        for command in &mut *flight.commands() {
+            if let Then::Recorded(Recorded::Read(number)) = command.then {
+                command.then = flight.submission.read(number).map_or_else(Then::Fail, Then::Fetched);
+            }
+        }
         let mut flights = line.flights();
         if !flights.queue.front().is_some_and(|front| Arc::ptr_eq(front, flight)) {
             return; // given up meanwhile
@@ -292,26 +312,23 @@ impl Core {
         let busy = now.saturating_duration_since(flight.since.max(flights.moved));
         line.busy.fetch_add(busy.as_nanos() as u64, Ordering::Relaxed);
         flights.moved = now;
+        line.landings.fetch_add(1, Ordering::Relaxed);
         line.bytes.fetch_sub(flight.bytes, Ordering::Relaxed);
         line.count.store(flights.queue.len(), Ordering::SeqCst);
         drop(flights);
-        let commands = std::mem::take(&mut *flight.commands.lock().unwrap_or_else(PoisonError::into_inner));
-        for command in commands {
-            self.land(command, |recorded| match recorded {
-                Recorded::Done => Ok(Output::Done),
-                Recorded::Read(number) => flight.submission.read(number),
-            });
-        }
+        let commands = std::mem::take(&mut *flight.commands());
+        commands.into_iter().for_each(|command| self.land(command, Ok(Output::Done)));
     }
 
     /// Answers a command whose turn to end has come.
-    fn land(&self, command: InFlight, output: impl FnOnce(Recorded) -> Result<Output>) {
+    fn land(&self, command: InFlight, done: Result<Output>) {
         let InFlight { stream, kind, reply, then } = command;
         let result = match then {
-            Then::Recorded(recorded) => output(recorded),
+            Then::Recorded(_) => done,
+            Then::Fetched(output) => done.map(|_| output),
             Then::Fail(error) => Err(error),
             Then::Synchronize => stream.take_error().map_or(Ok(Output::Done), Err),
-            Then::Reach(mut signal) => output(Recorded::Done).inspect(|_| signal.reach()),
+            Then::Reach(mut signal) => done.inspect(|_| signal.reach()),
         };
         self.answer(&stream, kind, reply, result);
     }
@@ -339,10 +356,8 @@ impl Core {
             std::mem::take(&mut flights.queue)
         };
         for flight in flights {
-            let commands = std::mem::take(&mut *flight.commands.lock().unwrap_or_else(PoisonError::into_inner));
-            for command in commands {
-                self.land(command, |_| Err(error.clone()));
-            }
+            let commands = std::mem::take(&mut *flight.commands());
+            commands.into_iter().for_each(|command| self.land(command, Err(error.clone())));
         }
     }
 

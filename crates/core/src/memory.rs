@@ -294,6 +294,20 @@ impl Buffer {
         &self.inner().storage
     }
 
+    /// For backends: makes `range` defined, to be read and written, or, with `overwrite`, to be written whole. Says
+    /// which bytes have to be made zero before that.
+    pub fn prepare(&self, storage: &mut Storage, range: &Range<usize>, overwrite: bool) -> [Range<usize>; 3] {
+        self.refresh(storage);
+        let known = storage.defined();
+        if known.start <= range.start && range.end <= known.end {
+            return [0..0, 0..0, 0..0]; // the usual case
+        }
+        let [before, after] = if overwrite { [0..0, 0..0] } else { storage.undefined(range) };
+        let gap = storage.gap(range);
+        storage.define(range);
+        [before, after, gap]
+    }
+
     /// For backends: takes note that the storage may be of an earlier life.
     pub fn refresh(&self, storage: &mut Storage) {
         let generation = self.inner().generation.load(Ordering::Relaxed);

@@ -25,6 +25,11 @@ pub struct Found {
 pub trait Provider: Send + Sync + 'static {
     /// The devices it knows of. A kind that is not available at all is one entry that says why.
     fn list(&self) -> Vec<Found>;
+    /// The id of the device that is meant by `wanted`: an id, or a kind, whose first available one it is.
+    fn find(&self, wanted: &str) -> Option<String> {
+        let meant = |found: &Found| found.id == wanted || found.kind.name() == wanted;
+        self.list().into_iter().find(|found| found.unavailable.is_none() && meant(found)).map(|found| found.id)
+    }
     /// Opens one of them, by its id. Every call makes a device of its own, which shares no fate with others.
     fn open(&self, id: &str) -> Result<Engine>;
 }
@@ -95,9 +100,8 @@ impl Runtime {
     /// Opens a device.
     pub fn open_with(&self, device: &str, options: DeviceOptions) -> Result<Device> {
         for provider in &self.providers {
-            let wanted = |found: &&Found| found.id == device || found.kind.name() == device;
-            if let Some(found) = provider.list().iter().filter(|f| f.unavailable.is_none()).find(wanted) {
-                return Device::open_from(provider, &found.id, options);
+            if let Some(id) = provider.find(device) {
+                return Device::open_from(provider, &id, options);
             }
         }
         let known: Vec<_> = self

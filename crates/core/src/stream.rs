@@ -145,8 +145,12 @@ impl StreamInner {
         &self.context.core.timer
     }
 
+    /// Counts what moves: on this stream, or on the queue that it shares with all others.
     pub(crate) fn progress(&self) -> u64 {
-        self.tally.total()
+        match &self.context.core.drive {
+            Drive::Direct(_) => self.tally.total(),
+            Drive::Line(line) => line.landings(),
+        }
     }
 
     /// Commands in the queue.

@@ -61,17 +61,20 @@ impl<T: Answer> Ticket<T> {
         match self.deadline {
             Some(deadline) => self.wait_until(deadline),
             None => {
-                if let Some(result) = self.now_or_drive(None) {
+                if let Some(result) = self.try_wait() {
                     return result;
                 }
                 let timeout = self.stream.timeout();
-                let mut progress = self.stream.progress();
+                let (mut progress, mut since) = (self.stream.progress(), Instant::now());
+                if let Some(result) = self.drive(None) {
+                    return result;
+                }
                 loop {
-                    match self.reply.recv_deadline(Instant::now() + timeout) {
+                    match self.reply.recv_deadline(since + timeout) {
                         Err(ReplyError::Deadline) if self.stream.progress() == progress => {
                             return Err(self.stream.stalled(timeout));
                         }
-                        Err(ReplyError::Deadline) => progress = self.stream.progress(),
+                        Err(ReplyError::Deadline) => (progress, since) = (self.stream.progress(), Instant::now()),
                         other => return self.settle(other),
                     }
                 }
@@ -83,7 +86,7 @@ impl<T: Answer> Ticket<T> {
     /// run, and the ticket can be asked again.
     pub fn wait_until(&mut self, deadline: Instant) -> Result<T> {
         let deadline = self.deadline.map_or(deadline, |own| own.min(deadline));
-        if let Some(result) = self.now_or_drive(Some(deadline)) {
+        if let Some(result) = self.try_wait().or_else(|| self.drive(Some(deadline))) {
             return result;
         }
         let received = self.reply.recv_deadline(deadline);
@@ -108,10 +111,8 @@ impl<T: Answer> Ticket<T> {
         self.reply.cancel();
     }
 
-    fn now_or_drive(&mut self, deadline: Option<Instant>) -> Option<Result<T>> {
-        if let Some(result) = self.try_wait() {
-            return Some(result);
-        }
+    /// Does the device's work while waiting, as far as that is this thread's to do.
+    fn drive(&mut self, deadline: Option<Instant>) -> Option<Result<T>> {
         let reply = &mut self.reply;
         let mut received = None;
         self.stream.clone().drive_while_waiting(deadline, || {

@@ -32,15 +32,9 @@ pub(crate) fn make_writable<'s>(
     if Arc::strong_count(storage.memory()) > 1 {
         leave_to_views(buffer, storage, range, overwrite)?;
     }
-    let known = storage.defined();
-    if known.start <= range.start && range.end <= known.end {
-        return bytes_of(storage); // the usual case
-    }
-    let undefined = if overwrite { [0..0, 0..0] } else { storage.undefined(range) };
-    let gap = storage.gap(range);
-    storage.define(range);
+    let undefined = buffer.prepare(storage, range, overwrite);
     let bytes = bytes_of(storage)?;
-    for zero in undefined.into_iter().chain([gap]) {
+    for zero in undefined {
         bytes[zero].fill(0);
     }
     Ok(bytes)

@@ -3,13 +3,16 @@
 //! The README's program is the shortest one that does something; `examples/` has more.
 //!
 //! This crate only puts the rooms of the house together: [`ring`] moves values between threads, [`core`] is the contract
-//! of commands, streams, tickets, buffers and kernels, [`cpu`] is the CPU device.
+//! of commands, streams, tickets, buffers and kernels, [`cpu`] is the CPU device, `gpu` (a feature that is on by default)
+//! the device that wgpu reaches.
 
 #![forbid(unsafe_code)]
 
 pub use millrace_core as core;
 pub use millrace_core::*;
 pub use millrace_cpu as cpu;
+#[cfg(feature = "gpu")]
+pub use millrace_gpu as gpu;
 pub use millrace_ring as ring;
 
 /// A runtime that knows every device of this build.
@@ -21,7 +24,10 @@ pub use millrace_ring as ring;
 pub fn runtime() -> Runtime {
     Runtime::new(vec![
         Box::new(cpu::CpuProvider),
-        Box::new(Unavailable::new(DeviceKind::Gpu, "this version has no GPU device")),
+        #[cfg(feature = "gpu")]
+        Box::new(gpu::GpuProvider::default()),
+        #[cfg(not(feature = "gpu"))]
+        Box::new(Unavailable::new(DeviceKind::Gpu, "built without the feature `gpu`")),
         Box::new(Unavailable::new(DeviceKind::Cuda, "this version has no CUDA device")),
     ])
 }

@@ -1,0 +1,109 @@
+//! Batches that the device is working on.
+
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use millrace_core::{Error, Memory, Output, Result, Submission, View};
+
+use crate::{
+    batch::{block_of, map_now},
+    device::{Shared, WAKEFUL},
+    staging::Download,
+};
+
+/// Where the bytes of a read are once the batch has run.
+pub(crate) enum ReadBack {
+    /// There are none.
+    Nothing,
+    /// In the buffer itself.
+    InPlace { memory: Arc<Memory>, range: Range<usize> },
+    /// In readback memory: the bytes `within` this range of it.
+    Staged { piece: Arc<Download>, range: Range<u64>, within: Range<usize> },
+}
+
+pub(crate) struct GpuSubmission {
+    shared: Arc<Shared>,
+    number: u64,
+    /// None if nothing had to be submitted.
+    index: Option<wgpu::SubmissionIndex>,
+    reads: Vec<ReadBack>,
+    since: Instant,
+}
+
+impl GpuSubmission {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        number: u64,
+        index: Option<wgpu::SubmissionIndex>,
+        reads: Vec<ReadBack>,
+        since: Instant,
+    ) -> Self {
+        Self { shared, number, index, reads, since }
+    }
+
+    /// Looks, or sleeps at most so long: whether it has run.
+    fn poll(&self, index: &wgpu::SubmissionIndex, timeout: Duration) -> Result<bool> {
+        let wait = wgpu::PollType::Wait { submission_index: Some(index.clone()), timeout: Some(timeout) };
+        let polled = self.shared.device.poll(wait);
+        self.shared.check()?;
+        match polled {
+            Ok(_) => Ok(true),
+            Err(wgpu::PollError::Timeout) => Ok(false),
+            Err(error) => Err(Error::DeviceLost(error.to_string().into())),
+        }
+    }
+}
+
+impl Submission for GpuSubmission {
+    fn wait(&self, timeout: Duration) -> Result<bool> {
+        let Some(index) = &self.index else {
+            self.shared.landed.fetch_max(self.number, Ordering::AcqRel);
+            return Ok(true);
+        };
+        let until = Instant::now() + timeout;
+        let ran = loop {
+            if self.poll(index, Duration::ZERO)? {
+                break true;
+            }
+            // A thread that sleeps is woken late, and on a software driver its processor is needed in between.
+            if self.since.elapsed() >= WAKEFUL {
+                break self.poll(index, until.saturating_duration_since(Instant::now()))?;
+            }
+            if Instant::now() >= until {
+                break false;
+            }
+            std::thread::yield_now();
+        };
+        if ran {
+            self.shared.landed.fetch_max(self.number, Ordering::AcqRel);
+        }
+        Ok(ran)
+    }
+
+    fn read(&self, number: usize) -> Result<Output> {
+        let gone = || Error::Device("what was read cannot be mapped".into());
+        let bytes = match self.reads.get(number).ok_or_else(gone)? {
+            ReadBack::Nothing => Bytes::new(),
+            ReadBack::Staged { piece, range, within } => piece.bytes(range.clone(), within.clone()).ok_or_else(gone)?,
+            ReadBack::InPlace { memory, range } => {
+                let buffer = &block_of(memory)?.buffer;
+                let start = range.start / 8 * 8;
+                let bounds = start as u64..(range.end as u64).next_multiple_of(4);
+                if !map_now(&self.shared.device, buffer, wgpu::MapMode::Read, bounds.clone()) {
+                    self.shared.check()?;
+                    return Err(gone());
+                }
+                let bytes = buffer
+                    .get_mapped_range(bounds)
+                    .map(|view| self.shared.fetches.copy(&view[range.start - start..range.end - start]));
+                buffer.unmap();
+                bytes.map_err(|_| gone())?
+            }
+        };
+        Ok(Output::View(View::fetched(bytes)))
+    }
+}
