@@ -14,7 +14,7 @@
 //!
 //! This room uses what users of Millrace use, and has no access to anything else.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod commands;
 mod error;
@@ -27,6 +27,7 @@ pub mod peers;
 pub mod raw_wgpu;
 pub mod report;
 mod targets;
+pub mod tensor;
 pub mod workloads;
 
 pub use error::{Error, Result};
