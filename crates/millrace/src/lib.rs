@@ -4,7 +4,7 @@
 //!
 //! This crate only puts the rooms of the house together: [`ring`] moves values between threads, [`core`] is the contract
 //! of commands, streams, tickets, buffers and kernels, [`cpu`] is the CPU device, `gpu` (a feature that is on by default)
-//! the device that wgpu reaches.
+//! the device that wgpu reaches, [`tensor`] the numeric operations.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ pub use millrace_cpu as cpu;
 #[cfg(feature = "gpu")]
 pub use millrace_gpu as gpu;
 pub use millrace_ring as ring;
+pub use millrace_tensor as tensor;
 
 /// A runtime that knows every device of this build.
 ///
@@ -38,6 +39,7 @@ pub mod prelude {
         Access, Buffer, CpuKernel, Device, DeviceOptions, Dim3, Error, Kernel, KernelSpec, Marker, Priority, Runtime,
         Stream, StreamOptions, Synchronize, Ticket, View,
     };
+    pub use millrace_tensor::{DType, Tensor, Tensors};
 }
 
 /// The README's program is compiled and run with the tests.

@@ -1,0 +1,46 @@
+//! Stores that go past the caches.
+//!
+//! An output that is larger than the caches is not read again before it has left them. Written past them, its lines
+//! need not be fetched first, which saves a third to a half of the traffic.
+
+use bytemuck::Pod;
+
+/// Bytes from which on an output is written past the caches.
+pub(crate) const STREAMED_FROM: usize = 8 << 20;
+
+/// Copies `from`, past the caches where the processor can.
+#[inline]
+pub(crate) fn store<T: Pod>(to: &mut [T], from: &[T]) {
+    let (to, from): (&mut [u8], &[u8]) = (bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from));
+    assert_eq!(to.len(), from.len());
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
+        let head = to.as_ptr().align_offset(64).min(to.len());
+        let lines = (to.len() - head) / 64;
+        to[..head].copy_from_slice(&from[..head]);
+        let (target, source) = (to[head..].as_mut_ptr(), from[head..].as_ptr());
+        for line in 0..lines {
+            for part in 0..4 {
+                let at = line * 64 + part * 16;
+                // SAFETY: `at + 16` is at most `lines * 64`, which is inside of both; `target` is aligned to 64, so
+                // that the store is aligned to 16; these instructions belong to every x86-64 processor.
+                unsafe { _mm_stream_si128(target.add(at).cast(), _mm_loadu_si128(source.add(at).cast())) };
+            }
+        }
+        let done = head + lines * 64;
+        to[done..].copy_from_slice(&from[done..]);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    to.copy_from_slice(from);
+}
+
+/// Makes streamed stores visible to other threads before whatever comes next.
+#[inline]
+pub(crate) fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: belongs to every x86-64 processor.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}

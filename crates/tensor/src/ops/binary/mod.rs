@@ -1,0 +1,215 @@
+//! Operations on pairs of elements of two tensors, or of a tensor and a number.
+
+mod cpu;
+
+use millrace_core::{CpuKernel, KernelSpec};
+
+use super::{ELEMENTWISE, Family, Walk, grid, kernel, together, walk, wgsl};
+use crate::{DType, Element, Error, Result, Tensor, layout::Shape};
+
+/// One operation for one element type.
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    pub(crate) from: DType,
+    pub(crate) to: DType,
+    /// What it does with `a` and `b`, in WGSL.
+    expression: &'static str,
+    cpu: fn() -> CpuKernel,
+}
+
+use cpu::{Binary, TABLE};
+
+/// Each entry has a kernel for any strides and one for vectors of four.
+pub(crate) const KERNELS: usize = 2 * TABLE.len();
+
+pub(crate) fn spec(number: usize) -> KernelSpec {
+    let (entry, packed) = (&TABLE[number / 2], number % 2 == 1);
+    let name = format!("{}_{}{}", entry.name, entry.from, if packed { "_packed" } else { "" });
+    let template = if packed { include_str!("packed.wgsl") } else { include_str!("binary.wgsl") };
+    let source = format!("{ELEMENTWISE}{}{template}", include_str!("../math.wgsl"));
+    let names = [("{IN}", entry.from.wgsl()), ("{OUT}", entry.to.wgsl()), ("{EXPR}", entry.expression)];
+    kernel::<Walk>(name, &["left", "right"]).cpu((entry.cpu)()).wgsl(wgsl(&source, &names))
+}
+
+/// The second operand: a tensor, or a number that is the same for all elements and costs no memory. Whole numbers go
+/// with `f32` tensors too.
+///
+/// ```
+/// # let tensors = millrace::tensor::Tensors::on(&millrace::runtime().open("cpu")?)?;
+/// let x = tensors.from_slice(&[1.0f32, 2.0], &[2])?;
+/// assert_eq!(x.mul(3)?.add(0.5)?.add(&x)?.to_vec::<f32>()?, [4.5, 8.5]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Operand<'a>(Kind<'a>);
+
+#[derive(Debug, Clone, Copy)]
+enum Kind<'a> {
+    Tensor(&'a Tensor),
+    Number(DType, u32),
+}
+
+impl<'a> From<&'a Tensor> for Operand<'a> {
+    #[inline]
+    fn from(tensor: &'a Tensor) -> Self {
+        Self(Kind::Tensor(tensor))
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ty),+) => {$(
+        impl From<$number> for Operand<'_> {
+            #[inline]
+            fn from(number: $number) -> Self {
+                Self(Kind::Number(<$number>::DTYPE, number.to_bits()))
+            }
+        }
+    )+};
+}
+// Of all integers and of all floats only one, so that literals need no suffix.
+impl From<f32> for Operand<'_> {
+    #[inline]
+    fn from(number: f32) -> Self {
+        Self(Kind::Number(DType::F32, number.to_bits()))
+    }
+}
+numbers!(i32, bool);
+
+/// Runs the entry for the first tensor's element type.
+#[inline]
+fn binary(
+    a: &Tensor,
+    b: Operand<'_>,
+    op: &'static str,
+    takes: &'static str,
+    entries: [Option<Binary>; 3],
+) -> Result<Tensor> {
+    let Some(entry) = entries[a.dtype() as usize] else {
+        return Err(Error::DType { op, given: a.dtype(), takes });
+    };
+    match b.0 {
+        Kind::Number(dtype, bits) => {
+            let value = match (a.dtype(), dtype) {
+                (left, right) if left == right => bits,
+                (DType::F32, DType::I32) => (bits as i32 as f32).to_bits(),
+                (left, right) => return Err(Error::DTypes { op, left, right }),
+            };
+            let (mut walk, [source]) = walk(op, [a], &a.shaped())?;
+            (walk.scalar, walk.value) = (2, value);
+            launch(entry, walk, &source, &source, a.shaped())
+        }
+        Kind::Tensor(b) => {
+            if a.dtype() != b.dtype() {
+                return Err(Error::DTypes { op, left: a.dtype(), right: b.dtype() });
+            }
+            together(op, a, b)?;
+            if a.shape() == b.shape()
+                && let Some(walk) = Walk::new([a.layout(), b.layout()])
+            {
+                return launch(entry, walk, a, b, a.shaped());
+            }
+            let shape = Shape::broadcast(op, &a.shaped(), &b.shaped())?;
+            let (walk, [a, b]) = walk(op, [a, b], &shape)?;
+            launch(entry, walk, &a, &b, shape)
+        }
+    }
+}
+
+#[inline]
+fn launch(entry: Binary, walk: Walk, a: &Tensor, b: &Tensor, shape: Shape) -> Result<Tensor> {
+    let tensors = a.tensors();
+    let out = tensors.output(TABLE[entry as usize].to, shape)?;
+    if let (Some(target), Some(left), Some(right)) = (out.buffer(), a.buffer(), b.buffer()) {
+        let packed = walk.is_packed(2);
+        let kernel = tensors.kernel(Family::Binary, 2 * entry as usize + usize::from(packed))?;
+        let launch = kernel.launch().bind(left).bind(right).bind(target).params(&walk);
+        tensors.enqueue(launch.grid(grid(walk.threads(packed))))?;
+    }
+    Ok(out)
+}
+
+macro_rules! methods {
+    ($($(#[$doc:meta])+ $name:ident, $takes:literal, $f32:expr, $i32:expr, $bool:expr;)+) => {
+        impl Tensor {$(
+            $(#[$doc])+
+            pub fn $name<'a>(&self, other: impl Into<Operand<'a>>) -> Result<Self> {
+                binary(self, other.into(), stringify!($name), $takes, [$f32, $i32, $bool])
+            }
+        )+}
+    };
+}
+methods! {
+    /// The sum of both; shapes broadcast.
+    ///
+    /// ```
+    /// # let tensors = millrace::tensor::Tensors::on(&millrace::runtime().open("cpu")?)?;
+    /// let (column, row) = (tensors.arange(0, 10, 2)?.reshape(&[2, 1])?, tensors.arange(1, 1, 3)?);
+    /// assert_eq!(column.add(&row)?.to_vec::<i32>()?, [1, 2, 3, 11, 12, 13]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    add, "f32 or i32", Some(Binary::Add), Some(Binary::AddI32), None;
+    /// The first less the second.
+    sub, "f32 or i32", Some(Binary::Sub), Some(Binary::SubI32), None;
+    /// The product of both.
+    mul, "f32 or i32", Some(Binary::Mul), Some(Binary::MulI32), None;
+    /// The first divided by the second.
+    div, "f32", Some(Binary::Div), None, None;
+    /// The larger of both; NaN if either is.
+    maximum, "f32 or i32", Some(Binary::Max), Some(Binary::MaxI32), None;
+    /// The smaller of both; NaN if either is.
+    minimum, "f32 or i32", Some(Binary::Min), Some(Binary::MinI32), None;
+    /// The first to the power of the second, as `f32::powf`: a negative number to a whole power is fine.
+    pow, "f32", Some(Binary::Pow), None, None;
+    /// What is left of the first after division by the second. It has the second's sign, as `%` in Python and NumPy;
+    /// an integer divided by zero leaves zero.
+    ///
+    /// ```
+    /// # let tensors = millrace::tensor::Tensors::on(&millrace::runtime().open("cpu")?)?;
+    /// assert_eq!(tensors.from_slice(&[7, -7], &[2])?.rem(3)?.to_vec::<i32>()?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    rem, "f32 or i32", Some(Binary::Rem), Some(Binary::RemI32), None;
+    /// Where both are equal. NaN is equal to nothing.
+    eq, "any type", Some(Binary::Eq), Some(Binary::EqI32), Some(Binary::EqBool);
+    /// Where both differ.
+    ne, "any type", Some(Binary::Ne), Some(Binary::NeI32), Some(Binary::NeBool);
+    /// Where the first is smaller.
+    lt, "f32 or i32", Some(Binary::Lt), Some(Binary::LtI32), None;
+    /// Where the first is smaller or equal.
+    le, "f32 or i32", Some(Binary::Le), Some(Binary::LeI32), None;
+    /// Where the first is larger.
+    gt, "f32 or i32", Some(Binary::Gt), Some(Binary::GtI32), None;
+    /// Where the first is larger or equal.
+    ge, "f32 or i32", Some(Binary::Ge), Some(Binary::GeI32), None;
+    /// Where both are true.
+    and, "bool", None, None, Some(Binary::AndBool);
+    /// Where at least one is true.
+    or, "bool", None, None, Some(Binary::OrBool);
+    /// Where exactly one is true.
+    xor, "bool", None, None, Some(Binary::XorBool);
+}
+
+macro_rules! operators {
+    ($($operator:ident $method:ident;)+) => {$(
+        impl<'a, O: Into<Operand<'a>>> std::ops::$operator<O> for &Tensor {
+            type Output = Result<Tensor>;
+            fn $method(self, other: O) -> Result<Tensor> {
+                Tensor::$method(self, other)
+            }
+        }
+    )+};
+}
+operators! {
+    Add add;
+    Sub sub;
+    Mul mul;
+    Div div;
+    Rem rem;
+}
+
+impl std::ops::Neg for &Tensor {
+    type Output = Result<Tensor>;
+    fn neg(self) -> Result<Tensor> {
+        Tensor::neg(self)
+    }
+}

@@ -1,0 +1,105 @@
+use millrace_core::CpuKernel;
+
+use super::{CopyParams, PadParams};
+use crate::cpu::{
+    PIECE, pieces,
+    source::gather,
+    worth_threads,
+};
+
+/// Side of the tiles in which a transposition is done: a tile's lines of both sides stay in the cache.
+const TILE: usize = 32;
+
+pub(crate) fn copy() -> CpuKernel {
+    CpuKernel::whole(|launch| {
+        let params = launch.params::<CopyParams>();
+        let (x, out) = (launch.input::<u32>(0), &mut launch.output::<u32>(1)[..params.n as usize]);
+        let rank = params.rank as usize;
+        let (shape, strides) = (&params.shape[..rank], &params.strides[..rank]);
+        let parallel = worth_threads(launch.threads(), out.len() as f64 * 0.6);
+        // The last two axes exchanged, as `t` leaves them.
+        if let ([.., rows, columns], [.., 1, stride]) = (shape, strides)
+            && *stride > 1
+            && *rows as usize >= TILE
+        {
+            let (rows, columns, stride) = (*rows as usize, *columns as usize, *stride as usize);
+            let outer = (&shape[..rank - 2], &strides[..rank - 2]);
+            // A piece is some rows of one matrix.
+            let strip = TILE * columns;
+            let per_matrix = rows.div_ceil(TILE);
+            if rows.is_multiple_of(TILE) || out.len() == rows * columns {
+                return pieces(launch.threads(), parallel, out, strip, |piece, out| {
+                    let (matrix, row) = (piece / per_matrix, piece % per_matrix * TILE);
+                    let base = place(outer.0, outer.1, params.offset as usize, matrix);
+                    transpose(&x[base + row..], stride, out, columns);
+                });
+            }
+        }
+        pieces(launch.threads(), parallel, out, PIECE, |piece, out| {
+            gather(x, shape, strides, params.offset as usize, piece * PIECE, out);
+        });
+    })
+}
+
+/// Where element `n` of a shape is.
+fn place(shape: &[u32], strides: &[i32], offset: usize, mut n: usize) -> usize {
+    let mut place = offset as isize;
+    for (&dim, &stride) in shape.iter().zip(strides).rev() {
+        place += (n % dim as usize) as isize * stride as isize;
+        n /= dim as usize;
+    }
+    place as usize
+}
+
+/// Rows of `out` are columns of `x`, whose rows are `stride` apart.
+fn transpose(x: &[u32], stride: usize, out: &mut [u32], columns: usize) {
+    let rows = out.len() / columns;
+    for start in (0..columns).step_by(TILE) {
+        let end = (start + TILE).min(columns);
+        for (row, out) in out.chunks_exact_mut(columns).enumerate().take(rows) {
+            for (column, out) in out[start..end].iter_mut().enumerate() {
+                *out = x[row + (start + column) * stride];
+            }
+        }
+    }
+}
+
+pub(crate) fn pad() -> CpuKernel {
+    CpuKernel::whole(|launch| {
+        let params = launch.params::<PadParams>();
+        let (x, out) = (launch.input::<u32>(0), &mut launch.output::<u32>(1)[..params.n as usize]);
+        let last = params.rank as usize - 1;
+        let (columns, before, inside) =
+            (params.shape[last] as usize, params.before[last] as usize, params.inside[last] as usize);
+        let stride = params.strides[last] as isize;
+        let rows_per_piece = (PIECE / columns).max(1);
+        let parallel = worth_threads(launch.threads(), out.len() as f64 * 0.6);
+        pieces(launch.threads(), parallel, out, rows_per_piece * columns, |piece, out| {
+            for (row, out) in out.chunks_exact_mut(columns).enumerate() {
+                let Some(place) = row_place(&params, last, piece * rows_per_piece + row) else {
+                    out.fill(params.value);
+                    continue;
+                };
+                out[..before].fill(params.value);
+                out[before + inside..].fill(params.value);
+                for (i, out) in out[before..before + inside].iter_mut().enumerate() {
+                    *out = x[(place + i as isize * stride) as usize];
+                }
+            }
+        });
+    })
+}
+
+/// Where the input of an output row begins; none if all of the row is around it.
+fn row_place(params: &PadParams, last: usize, mut row: usize) -> Option<isize> {
+    let mut place = params.offset as isize;
+    for axis in (0..last).rev() {
+        let at = (row % params.shape[axis] as usize).checked_sub(params.before[axis] as usize)?;
+        if at >= params.inside[axis] as usize {
+            return None;
+        }
+        place += at as isize * params.strides[axis] as isize;
+        row /= params.shape[axis] as usize;
+    }
+    Some(place)
+}

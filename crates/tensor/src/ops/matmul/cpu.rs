@@ -1,0 +1,86 @@
+use faer::{Accum, MatMut, MatRef, Par, linalg::matmul::matmul};
+use millrace_core::{CpuKernel, Launched};
+
+use super::Params;
+use crate::cpu::worth_threads;
+
+/// Nanoseconds per multiplication and addition on one thread, roughly.
+const COST: f64 = 0.025;
+/// Slabs are a multiple of this many rows or columns: what the inner loops work on.
+const UNIT: usize = 64;
+
+/// A matrix multiplication that replaces the output, or that adds to it.
+pub(crate) fn kernel(adds: bool) -> CpuKernel {
+    CpuKernel::whole(move |launch| run(launch, if adds { Accum::Add } else { Accum::Replace }))
+}
+
+/// The output, of which every task writes a part of its own.
+struct Target(*mut f32);
+
+// SAFETY: tasks write disjoint parts of memory that is borrowed for the launch.
+unsafe impl Sync for Target {}
+
+fn run(launch: &mut Launched<'_>, accum: Accum) {
+    let params = launch.params::<Params>();
+    let (a, b) = (launch.input::<f32>(0), launch.input::<f32>(1));
+    let out = launch.output::<f32>(2);
+    let (m, n, k) = (params.m as usize, params.n as usize, (params.k_end - params.k_start) as usize);
+    let batch = out.len() / (m * n);
+    let threads = launch.threads();
+    let work = (m * n * k) as f64 * COST + (m * k + k * n) as f64 * 0.1;
+    let parallel = worth_threads(threads, work * batch as f64);
+    // Matrices are enough of them, or their longer side is cut into slabs.
+    let slabs = if parallel && batch < 2 * threads.count() { threads.count() } else { 1 };
+    let (by_rows, side) = (m >= n, m.max(n));
+    let slab = side.div_ceil(slabs).next_multiple_of(UNIT);
+    let slabs = side.div_ceil(slab);
+    let target = Target(out.as_mut_ptr());
+    let task = |task: u64| {
+        let target = &target; // all of it, not the pointer alone
+        let (matrix, start) = (task as usize / slabs, task as usize % slabs * slab);
+        let size = slab.min(side - start);
+        let (rows, columns) = if by_rows { (start..start + size, 0..n) } else { (0..m, start..start + size) };
+        let (a_at, b_at) = places(&params, matrix);
+        let a = at(a, a_at, params.a_row, rows.start);
+        let b = at(b, b_at, params.b_column, columns.start);
+        let (m_here, n_here) = (rows.len(), columns.len());
+        let (a_row, a_column) = (params.a_row as usize, params.a_column as usize);
+        let (b_row, b_column) = (params.b_row as usize, params.b_column as usize);
+        assert!((m_here - 1) * a_row + (k - 1) * a_column < a.len(), "a is inside its buffer");
+        assert!((k - 1) * b_row + (n_here - 1) * b_column < b.len(), "b is inside its buffer");
+        // SAFETY: strides are not negative, and the assertions put the last element of each inside its slice; both are
+        // only read.
+        let (a, b) = unsafe {
+            (
+                MatRef::from_raw_parts(a.as_ptr(), m_here, k, a_row as isize, a_column as isize),
+                MatRef::from_raw_parts(b.as_ptr(), k, n_here, b_row as isize, b_column as isize),
+            )
+        };
+        let first = (matrix * m + rows.start) * n + columns.start;
+        // SAFETY: `first` and all rows and columns from there are inside matrix `matrix` of the output, which has `batch`
+        // of them; tasks have disjoint rows or columns, or matrices.
+        let out = unsafe { MatMut::from_raw_parts_mut(target.0.add(first), m_here, n_here, n as isize, 1) };
+        matmul(out, accum, a, b, 1.0, Par::Seq);
+    };
+    let tasks = (batch * slabs) as u64;
+    if parallel { threads.for_each(tasks, &task) } else { (0..tasks).for_each(task) }
+}
+
+/// The elements from row or column `n` on.
+fn at(x: &[f32], place: usize, stride: i32, n: usize) -> &[f32] {
+    &x[place + n * stride as usize..]
+}
+
+/// Where the factors of a matrix of the batch begin.
+fn places(params: &Params, matrix: usize) -> (usize, usize) {
+    let (mut rest, start) = (matrix, params.k_start as isize);
+    let mut a = params.a_offset as isize + start * params.a_column as isize;
+    let mut b = params.b_offset as isize + start * params.b_row as isize;
+    for axis in (0..params.rank as usize).rev() {
+        let (dim, at) = (params.shape[axis] as usize, (rest % params.shape[axis] as usize) as isize);
+        a += at * params.a_strides[axis] as isize;
+        b += at * params.b_strides[axis] as isize;
+        rest /= dim;
+    }
+    (a as usize, b as usize)
+}

@@ -1,0 +1,164 @@
+//! Products of matrices, of batches of them, and of vectors.
+
+mod cpu;
+
+use bytemuck::{Pod, Zeroable};
+use millrace_core::{Access, Dim3, KernelSpec};
+
+use super::{BLOCK, Family, grid, together, wgsl};
+use crate::{
+    DType, Error, Result, Tensor,
+    layout::{Layout, MAX_RANK, Shape, WALKED, merge},
+};
+
+/// Products that one thread of a GPU adds up in one launch.
+const LONGEST: usize = 4096;
+/// Matrices of one launch.
+const BATCH: usize = 65_535;
+
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Params {
+    m: u32,
+    n: u32,
+    /// The part of the common axis that this launch adds up.
+    k_start: u32,
+    k_end: u32,
+    a_offset: u32,
+    b_offset: u32,
+    a_row: i32,
+    a_column: i32,
+    b_row: i32,
+    b_column: i32,
+    /// Axes of the batch.
+    rank: u32,
+    /// The launch's first matrix.
+    first: u32,
+    shape: [u32; WALKED],
+    a_strides: [i32; WALKED],
+    b_strides: [i32; WALKED],
+}
+
+const FIRST: usize = 0;
+const FURTHER: usize = 1;
+pub(crate) const KERNELS: usize = 2;
+
+pub(crate) fn spec(number: usize) -> KernelSpec {
+    let (name, access, value) = match number {
+        FIRST => ("matmul", Access::Overwrite, "sums[i]"),
+        _ => ("matmul_further", Access::ReadWrite, "out[at + i] + sums[i]"),
+    };
+    KernelSpec::new(name)
+        .params::<Params>()
+        .block(BLOCK)
+        .binding::<f32>("a", Access::Read)
+        .binding::<f32>("b", Access::Read)
+        .binding::<f32>("out", access)
+        .cpu(cpu::kernel(number == FURTHER))
+        .wgsl(wgsl(include_str!("matmul.wgsl"), &[("{VALUE}", value)]))
+}
+
+impl Tensor {
+    /// The product of matrices, as NumPy's `matmul`: the last two axes are the matrices', axes before them broadcast, and
+    /// a tensor of one axis is a row on the left and a column on the right.
+    ///
+    /// ```
+    /// # let tensors = millrace::tensor::Tensors::on(&millrace::runtime().open("cpu")?)?;
+    /// let a = tensors.arange(0.0, 1.0, 6)?.reshape(&[2, 3])?;
+    /// assert_eq!(a.matmul(&a.t()?)?.to_vec::<f32>()?, [5.0, 14.0, 14.0, 50.0]);
+    /// let stack = tensors.ones(&[4, 1, 3, 2])?;
+    /// assert_eq!(a.matmul(&stack)?.shape(), [4, 1, 2, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn matmul(&self, other: &Self) -> Result<Self> {
+        let op = "matmul";
+        for given in [self.dtype(), other.dtype()] {
+            if given != DType::F32 {
+                return Err(Error::DType { op, given, takes: "f32" });
+            }
+        }
+        together(op, self, other)?;
+        let mismatch = || Error::Shapes {
+            op,
+            left: self.shape().into(),
+            right: other.shape().into(),
+            why: "do not multiply: the left one's last axis has to be as long as the right one's last but one",
+        };
+        if self.rank() == 0 || other.rank() == 0 {
+            return Err(mismatch());
+        }
+        match (self.rank(), other.rank()) {
+            (1, 1) => self.unsqueeze(0)?.matmul(&other.unsqueeze(1)?).map_err(|_| mismatch())?.reshape(&[]),
+            (1, _) => self.unsqueeze(0)?.matmul(other).map_err(|_| mismatch())?.squeeze(-2),
+            (_, 1) => self.matmul(&other.unsqueeze(1)?).map_err(|_| mismatch())?.squeeze(-1),
+            _ => matmul(&usable(self)?, &usable(other)?, mismatch),
+        }
+    }
+}
+
+/// The tensor itself, or a copy if its matrices do not lie in memory as matrices do: repeated or backwards.
+fn usable(x: &Tensor) -> Result<Tensor> {
+    let axes = x.shape().iter().zip(x.strides()).skip(x.rank() - 2);
+    if axes.filter(|(dim, _)| **dim > 1).all(|(_, &stride)| stride > 0) { Ok(x.clone()) } else { super::copy::copy(x) }
+}
+
+/// The matrices' axes and the batch's.
+fn split(layout: &Layout) -> ([usize; 2], [isize; 2], Layout) {
+    let last = layout.shape.len() - 2;
+    let batch = layout.without(0b11 << last);
+    ([layout.shape[last], layout.shape[last + 1]], [layout.strides[last], layout.strides[last + 1]], batch)
+}
+
+fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor> {
+    let (op, tensors) = ("matmul", a.tensors());
+    let ([m, k], [a_row, a_column], a_batch) = split(a.layout());
+    let ([depth, n], [b_row, b_column], b_batch) = split(b.layout());
+    if k != depth {
+        return Err(mismatch());
+    }
+    let batch = Shape::broadcast(op, &a_batch.shape, &b_batch.shape).map_err(|_| mismatch())?;
+    let mut dims = [0; MAX_RANK];
+    dims[..batch.len()].copy_from_slice(&batch);
+    dims[batch.len()..batch.len() + 2].copy_from_slice(&[m, n]);
+    let shape = Shape::new(op, &dims[..batch.len() + 2])?;
+    let (Some(left), Some(right)) = (a.buffer(), b.buffer()) else {
+        return super::create::full(tensors, shape, DType::F32, 0);
+    };
+    let out = tensors.output(DType::F32, shape)?;
+    let Some(target) = out.buffer() else { return Ok(out) };
+    let (a_batch, b_batch) = (a_batch.expand(op, &batch)?, b_batch.expand(op, &batch)?);
+    let (rank, dims, [a_strides, b_strides]) = merge(&batch, [&a_batch.strides, &b_batch.strides]);
+    let strides = |strides: [isize; MAX_RANK]| std::array::from_fn(|axis| strides[axis] as i32);
+    let mut params = Params {
+        m: m as u32,
+        n: n as u32,
+        k_start: 0,
+        k_end: 0,
+        a_offset: a.layout().offset as u32,
+        b_offset: b.layout().offset as u32,
+        a_row: a_row as i32,
+        a_column: a_column as i32,
+        b_row: b_row as i32,
+        b_column: b_column as i32,
+        rank: rank as u32,
+        first: 0,
+        shape: std::array::from_fn(|axis| dims[axis] as u32),
+        a_strides: strides(a_strides),
+        b_strides: strides(b_strides),
+    };
+    let (longest, most) = if tensors.is_bounded() { (LONGEST, BATCH) } else { (k, batch.elements()) };
+    let flat = grid(m.div_ceil(4) * n.div_ceil(4));
+    for start in (0..k).step_by(longest) {
+        (params.k_start, params.k_end) = (start as u32, k.min(start + longest) as u32);
+        for first in (0..batch.elements()).step_by(most) {
+            params.first = first as u32;
+            let matrices = (batch.elements() - first).min(most);
+            // The first part of the common axis writes all of its matrices; only a part of a batch must not touch others.
+            let kernel = if start == 0 && matrices == batch.elements() { FIRST } else { FURTHER };
+            let launch = tensors.kernel(Family::Matmul, kernel)?.launch().bind(left).bind(right).bind(target);
+            let geometry = Dim3 { z: matrices.min(BATCH) as u32, ..flat };
+            tensors.enqueue(launch.params(&params).grid(geometry))?;
+        }
+    }
+    Ok(out)
+}

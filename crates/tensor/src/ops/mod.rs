@@ -1,0 +1,215 @@
+//! The operations, one folder per family. A family numbers its kernels; to add a family, add its folder and one line
+//! below.
+
+use bytemuck::{Pod, Zeroable};
+use millrace_core::{Access, Dim3, KernelSpec};
+
+use crate::{
+    Error, Result, Tensor,
+    layout::{Layout, Shape, WALKED, merge},
+};
+
+macro_rules! families {
+    ($($family:ident in $folder:ident,)+) => {
+        $(pub(crate) mod $folder;)+
+
+        /// A folder of operations.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Family {
+            $(#[doc = concat!("See `ops/", stringify!($folder), "`.")] $family,)+
+        }
+
+        impl Family {
+            pub(crate) const ALL: [Self; [$(stringify!($family)),+].len()] = [$(Self::$family),+];
+
+            /// How many kernels it numbers.
+            pub(crate) fn kernels(self) -> usize {
+                match self {
+                    $(Self::$family => $folder::KERNELS,)+
+                }
+            }
+        }
+
+        /// A family's kernel by its number.
+        pub(crate) fn spec(family: Family, number: usize) -> KernelSpec {
+            match family {
+                $(Family::$family => $folder::spec(number),)+
+            }
+        }
+    };
+}
+families! {
+    Create in create,
+    Copy in copy,
+    Unary in unary,
+    Binary in binary,
+    Select in select,
+    Reduce in reduce,
+    Softmax in softmax,
+    Matmul in matmul,
+}
+
+impl Family {
+    pub(crate) const COUNT: usize = Self::ALL.len();
+}
+
+/// Threads of a group, in every kernel.
+pub(crate) const BLOCK: u32 = 64;
+/// Groups along x when there are more than fit; the rest goes along y.
+const ROW: usize = 32_768;
+
+/// Groups for at least `threads` threads.
+#[inline]
+pub(crate) fn grid(threads: usize) -> Dim3 {
+    let groups = threads.div_ceil(BLOCK as usize).max(1);
+    if groups <= ROW { Dim3::from(groups as u32) } else { Dim3::from([ROW as u32, groups.div_ceil(ROW) as u32]) }
+}
+
+/// WGSL that every kernel begins with: how a thread knows its number, and numbers that do not compare.
+const COMMON: &str = include_str!("common.wgsl");
+
+/// A WGSL template with its names replaced.
+pub(crate) fn wgsl(template: &str, names: &[(&str, &str)]) -> String {
+    let start = format!("{COMMON}{template}");
+    names.iter().fold(start, |source, (name, text)| source.replace(name, text))
+}
+
+/// A kernel of `inputs` words that are read and one that is written.
+pub(crate) fn kernel<P: Pod>(name: String, inputs: &[&'static str]) -> KernelSpec {
+    let spec = KernelSpec::new(name).params::<P>().block(BLOCK);
+    let spec = inputs.iter().fold(spec, |spec, &input| spec.binding::<u32>(input, Access::Read));
+    spec.binding::<u32>("out", Access::Overwrite)
+}
+
+/// How elementwise kernels find their elements: the parameters of `elementwise.wgsl`.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Walk {
+    /// Elements of the output.
+    pub(crate) n: u32,
+    /// Axes, at most [`WALKED`].
+    pub(crate) rank: u32,
+    /// One more than the operand that is `value` everywhere; zero if there is none.
+    pub(crate) scalar: u32,
+    /// Its 32 bits.
+    pub(crate) value: u32,
+    pub(crate) shape: [u32; WALKED],
+    pub(crate) offsets: [u32; 3],
+    pub(crate) strides: [[i32; WALKED]; 3],
+}
+
+/// WGSL for [`Walk`].
+pub(crate) const ELEMENTWISE: &str = include_str!("elementwise.wgsl");
+
+impl Walk {
+    /// A walk over operands that all have the output's shape. None if it has too many axes.
+    #[inline]
+    pub(crate) fn new<const N: usize>(operands: [&Layout; N]) -> Option<Self> {
+        let shape = &operands[0].shape;
+        let mut walk = Self::zeroed();
+        walk.n = shape.elements() as u32;
+        operands.iter().enumerate().for_each(|(i, operand)| walk.offsets[i] = operand.offset as u32);
+        let (rank, dims, strides) = merge(shape, operands.map(|operand| &operand.strides));
+        if rank > WALKED {
+            return None;
+        }
+        walk.rank = rank as u32;
+        for axis in 0..rank {
+            walk.shape[axis] = dims[axis] as u32;
+            (0..N).for_each(|i| walk.strides[i][axis] = strides[i][axis] as i32);
+        }
+        Some(walk)
+    }
+
+    /// Whether vectors of four words can be read, written and are all there is.
+    #[inline]
+    pub(crate) fn is_packed(&self, operands: usize) -> bool {
+        let aligned = |i: usize| self.strides[i][0] == 1 && self.offsets[i].is_multiple_of(4);
+        self.rank == 1 && self.n.is_multiple_of(4) && (0..operands).all(|i| self.scalar == i as u32 + 1 || aligned(i))
+    }
+
+    /// Threads of a launch.
+    #[inline]
+    pub(crate) fn threads(&self, packed: bool) -> usize {
+        self.n as usize / if packed { 4 } else { 1 }
+    }
+}
+
+/// Operands stretched to a common shape, ready to be walked. Those with too many axes are copied first.
+pub(crate) fn walk<const N: usize>(
+    op: &'static str,
+    operands: [&Tensor; N],
+    shape: &Shape,
+) -> Result<(Walk, [Tensor; N])> {
+    let stretch = |t: &Tensor| -> Result<Tensor> { Ok(t.view(t.layout().expand(op, shape)?)) };
+    let stretched = try_map(operands, stretch)?;
+    if let Some(walk) = Walk::new(stretched.each_ref().map(Tensor::layout)) {
+        return Ok((walk, stretched));
+    }
+    let copied = try_map(stretched.each_ref(), copy::copy)?;
+    match Walk::new(copied.each_ref().map(Tensor::layout)) {
+        Some(walk) => Ok((walk, copied)),
+        None => Err(Error::Rank { op, rank: shape.len(), limit: WALKED }),
+    }
+}
+
+fn try_map<const N: usize>(all: [&Tensor; N], each: impl Fn(&Tensor) -> Result<Tensor>) -> Result<[Tensor; N]> {
+    let mut failed = None;
+    let mapped = all.map(|tensor| {
+        each(tensor).unwrap_or_else(|error| {
+            failed = Some(error);
+            tensor.clone()
+        })
+    });
+    failed.map_or(Ok(mapped), Err)
+}
+
+/// Checks that operands live in one place.
+#[inline]
+pub(crate) fn together(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
+    if a.tensors().is(b.tensors()) { Ok(()) } else { Err(Error::Strangers { op }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every kernel there is.
+    fn specs() -> impl Iterator<Item = KernelSpec> {
+        Family::ALL.into_iter().flat_map(|family| (0..family.kernels()).map(move |number| spec(family, number)))
+    }
+
+    #[test]
+    fn every_wgsl_module_is_valid() {
+        use naga::valid::{Capabilities, ValidationFlags, Validator};
+        for spec in specs() {
+            let source = spec.wgsl_code().unwrap();
+            let module = naga::front::wgsl::parse_str(source)
+                .unwrap_or_else(|error| panic!("{}: {}", spec.name(), error.emit_to_string(source)));
+            let mut validator = Validator::new(ValidationFlags::all(), Capabilities::IMMEDIATES);
+            let checked = validator.validate(&module);
+            checked.unwrap_or_else(|error| panic!("{}: {}", spec.name(), error.emit_to_string(source)));
+            let entry = module.entry_points.iter().find(|entry| entry.name == "main").unwrap();
+            assert_eq!(entry.workgroup_size, spec.block_size().to_array(), "{}", spec.name());
+        }
+    }
+
+    #[test]
+    fn kernels_have_names_of_their_own_and_fit_every_device() {
+        let mut names: Vec<_> = specs().map(|spec| spec.name().clone()).collect();
+        names.sort();
+        let all = names.len();
+        names.dedup();
+        assert_eq!(names.len(), all);
+        assert!(specs().all(|spec| spec.params_len() <= millrace_core::MAX_PARAMS));
+    }
+
+    #[test]
+    fn large_grids_are_folded() {
+        assert_eq!(grid(1), Dim3::ONE);
+        assert_eq!(grid(65), Dim3::from(2));
+        let folded = grid(i32::MAX as usize);
+        assert!(folded.x <= 65_535 && folded.y <= 65_535);
+        assert!(folded.volume() * u64::from(BLOCK) >= i32::MAX as u64);
+    }
+}
