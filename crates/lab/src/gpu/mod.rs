@@ -16,6 +16,11 @@ pub use by_hand::by_hand;
 pub use ours::{Context, Idle, ours, ours_by_stream};
 pub use task::{Job, Task, numbers};
 
+use millrace::{
+    Provider, Runtime,
+    gpu::{GpuProvider, Transfers},
+};
+
 use crate::{
     Result,
     commands::Progress,
@@ -124,47 +129,52 @@ fn label(size: usize) -> String {
 
 type Cases = Vec<(String, Task)>;
 
+type Make = fn(&Context, &Task) -> Result<Box<dyn Job>>;
+
 /// The same cases on every side.
 fn compared(name: &'static str, effort: &Effort, cases: Cases, judge: groups::Judge) -> Group {
-    let device = |kind: &'static str, make: fn(&Context, &Task) -> Result<Box<dyn Job>>| {
+    let on = |open: fn() -> Result<Context>, make: Make| {
         let (effort, cases) = (effort.clone(), cases.clone());
         move || {
-            let context = Context::open(kind)?;
+            let context = open()?;
             let metrics = timed(&effort, &cases, |task| make(&context, task))?;
             context.finish()?;
             Ok(metrics)
         }
     };
-    let hand = |waiting: Waiting| {
+    let hand = |waiting: Waiting, mapped: bool| {
         let (effort, cases) = (effort.clone(), cases.clone());
         move || {
-            let raw = Raw::open(gpu_name().as_deref(), waiting)?;
-            timed(&effort, &cases, |task| by_hand(&raw, task, false))
+            let raw = Raw::open(adapter_name().as_deref(), waiting)?;
+            timed(&effort, &cases, |task| by_hand(&raw, task, mapped))
         }
     };
+    let gpu = || Context::open("gpu");
     let mut sides = vec![
-        Side::new("millrace", device("gpu", ours)),
-        Side::new("raw-wgpu", hand(Waiting::Yield)),
-        Side::new("raw-wgpu-wait", hand(Waiting::Sleep)),
+        Side::new("millrace", on(gpu, ours)),
+        Side::new("raw-wgpu", hand(Waiting::Yield, false)),
+        Side::new("raw-wgpu-wait", hand(Waiting::Sleep, false)),
     ];
     if cases.iter().any(|(_, task)| matches!(task, Task::Relus { count: 2.., .. })) {
-        sides.push(Side::new("millrace-stream", device("gpu", ours_by_stream)));
+        sides.push(Side::new("millrace-stream", on(gpu, ours_by_stream)));
     }
     if cases.iter().any(|(_, task)| matches!(task, Task::Upload(_) | Task::Download(_))) {
-        let (effort, cases) = (effort.clone(), cases.clone());
-        sides.push(Side::new("raw-wgpu-mapped", move || {
-            let raw = Raw::open(gpu_name().as_deref(), Waiting::Yield)?;
-            timed(&effort, &cases, |task| by_hand(&raw, task, true))
-        }));
+        let staged = || {
+            let provider = GpuProvider::with_transfers(Transfers::Staged);
+            Context::of(Runtime::new(vec![Box::new(provider)]).open("gpu")?)
+        };
+        sides.push(Side::new("millrace-staged", on(staged, ours)));
+        sides.push(Side::new("raw-wgpu-mapped", hand(Waiting::Yield, true)));
     }
-    sides.push(Side::new("millrace-cpu", device("cpu", ours)));
+    sides.push(Side::new("millrace-cpu", on(|| Context::open("cpu"), ours)));
     Group::new(name, sides, judge).on(|side| if side == "millrace-cpu" { "cpu" } else { "gpu" })
 }
 
-/// What the GPU that `gpu` opens is called, so that both sides use the same one.
-fn gpu_name() -> Option<String> {
-    let devices = millrace::runtime().devices();
-    devices.into_iter().find(|found| found.kind == millrace::DeviceKind::Gpu).map(|found| found.name)
+/// What the device that `gpu` means is called, if there is one: with this name it can be opened by hand, too.
+pub fn adapter_name() -> Option<String> {
+    let provider = GpuProvider::default();
+    let id = provider.find("gpu")?;
+    provider.list().into_iter().find(|found| found.id == id).map(|found| found.name)
 }
 
 /// Every case for a turn, after two runs that are not counted.

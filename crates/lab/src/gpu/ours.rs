@@ -170,12 +170,12 @@ pub fn ours_by_stream(context: &Context, task: &Task) -> Result<Box<dyn Job>> {
             let (x, y) = (group.input::<f32>(0), group.output::<f32>(1));
             y.iter_mut().zip(&x[start..]).for_each(|(y, x)| *y = x.max(0.0));
         }));
-    let buffers = task.inputs().iter().map(|input| {
+    let put = |input: &Vec<f32>| {
         let (x, y) = (context.device.allocate(4 * len)?, context.device.allocate(4 * len)?);
         context.stream.run(x.write(0, Bytes::copy_from_slice(bytemuck::cast_slice(input))))?;
         Ok((x, y))
-    });
-    let buffers = buffers.collect::<Result<Vec<_>>>()?;
+    };
+    let buffers = task.inputs().iter().map(put).collect::<Result<Vec<_>>>()?;
     let kernel = context.device.kernel(&spec)?;
     Ok(Box::new(Launches { task: task.clone(), stream: context.stream.clone(), kernel, buffers, len }))
 }
