@@ -75,32 +75,32 @@ impl Context {
     }
 
     /// Uploads so many bytes again and again, as fast as the device takes them, and answers with how many bytes the
-    /// process grew after the first hundred.
-    pub fn growth_of_uploads(&self, count: usize, bytes: usize) -> Result<u64> {
+    /// process grew after the first hundred, where the system says.
+    pub fn growth_of_uploads(&self, count: usize, bytes: usize) -> Result<Option<u64>> {
         let (buffer, mut payloads) = (self.device.allocate(bytes)?, Payloads::new(bytes));
-        let mut after_hundred = 0;
-        let mut last = 0;
+        let (mut before, mut most, mut last) = (None, None, 0);
         for n in 0..count {
             if n == 100 {
                 self.stream.synchronize()?;
-                after_hundred = resident()?;
+                before = resident();
+            } else if n > 100 && n % 100 == 0 {
+                most = most.max(resident()); // while the last are still on their way
             }
             let (payload, word) = payloads.next();
             self.stream.enqueue(buffer.write(0, payload))?;
             last = word;
         }
-        let grown = resident()?; // while the last are still on their way
         arrived(bytemuck::pod_read_unaligned(&self.stream.run(buffer.read(bytes - 4..))?), last)?;
-        Ok(grown.saturating_sub(after_hundred))
+        Ok(before.zip(most.max(resident())).map(|(before, most)| most.saturating_sub(before)))
     }
 }
 
-/// Bytes of memory that the process really has.
-fn resident() -> Result<u64> {
-    let unknown = || Error::System("/proc/self/statm does not say how large the process is".to_owned());
-    let text = std::fs::read_to_string("/proc/self/statm").map_err(|error| Error::System(error.to_string()))?;
-    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).ok_or_else(unknown)?;
-    Ok(pages * 4096)
+/// Bytes of memory that the process really has, where the system says.
+fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib << 10)
 }
 
 /// Makes a task ready, with tensors; transfers with the stream.
@@ -120,7 +120,7 @@ pub fn ours(context: &Context, task: &Task) -> Result<Box<dyn Job>> {
             Ok(())
         }),
         Task::Add(_) => (each(&inputs)?, |x, out| Ok(out.push(x[0].add(&x[1])?))),
-        Task::Sum(_) => (each(&inputs)?, |x, out| Ok(out.push(x[0].sum(&[])?))),
+        Task::Sum(_) => (each(&inputs)?, |x, out| Ok(out.push(x[0].sum(&[0])?))),
         Task::Matmul(size) => {
             let shape = [size, size];
             (vec![tensor(&inputs[0], &shape)?, tensor(&inputs[1], &shape)?], |x, out| {

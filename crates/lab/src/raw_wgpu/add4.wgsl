@@ -7,8 +7,15 @@ var<immediate> params: Params;
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
-    let first = group.x * 1024u + local;
-    for (var i = first; i < min(first + 1024u, params.n); i += 256u) {
+    let i = group.x * 1024u + local;
+    if i + 768u < params.n {
         c[i] = a[i] + b[i];
+        c[i + 256u] = a[i + 256u] + b[i + 256u];
+        c[i + 512u] = a[i + 512u] + b[i + 512u];
+        c[i + 768u] = a[i + 768u] + b[i + 768u];
+    } else {
+        for (var j = i; j < params.n; j += 256u) {
+            c[j] = a[j] + b[j];
+        }
     }
 }

@@ -44,7 +44,8 @@ pub struct Raw {
 
 /// An error of wgpu.
 fn failed(what: impl std::fmt::Display) -> Error {
-    Error::Device(format!("raw wgpu: {what}"))
+    let lines = what.to_string(); // in one line, since it becomes a row of a table
+    Error::Device(format!("raw wgpu: {}", lines.split_whitespace().collect::<Vec<_>>().join(" ")))
 }
 
 impl Raw {

@@ -6,8 +6,15 @@ var<immediate> params: Params;
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
-    let first = group.x * 1024u + local;
-    for (var i = first; i < min(first + 1024u, params.n); i += 256u) {
+    let i = group.x * 1024u + local;
+    if i + 768u < params.n {
         y[i] = max(x[i], vec4(0.0));
+        y[i + 256u] = max(x[i + 256u], vec4(0.0));
+        y[i + 512u] = max(x[i + 512u], vec4(0.0));
+        y[i + 768u] = max(x[i + 768u], vec4(0.0));
+    } else {
+        for (var j = i; j < params.n; j += 256u) {
+            y[j] = max(x[j], vec4(0.0));
+        }
     }
 }

@@ -122,7 +122,7 @@ const UNARY: Operations = &[
 
 const BINARY: Operations = &[("add", |x, y| Ok(x.add(y)?), 3), ("mul", |x, y| Ok(x.mul(y)?), 3)];
 
-const REDUCE: Operations = &[("sum", |x, _| Ok(x.sum(&[])?), 1), ("max", |x, _| Ok(x.max(&[])?), 1)];
+const REDUCE: Operations = &[("sum", |x, _| Ok(x.sum(&[0])?), 1), ("max", |x, _| Ok(x.max(&[0])?), 1)];
 
 fn elementwise(effort: &Effort, elements: usize, operations: Operations) -> Side {
     let effort = effort.clone();
