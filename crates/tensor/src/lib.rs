@@ -27,6 +27,7 @@ mod math;
 mod ops;
 mod tensor;
 mod tensors;
+pub mod validate;
 
 pub use dtype::{DType, Element};
 pub use error::{Error, Result};

@@ -87,7 +87,18 @@ pub(crate) fn arange(tensors: &Tensors, dtype: DType, start: u32, step: u32, sha
 }
 
 pub(crate) fn rand(tensors: &Tensors, shape: Shape, seed: u64) -> Result<Tensor> {
-    // Seeds that differ in one bit must not give rows that look alike.
+    let (a, b) = stirred(seed);
+    create(tensors, Create::Rand, shape, DType::F32, a, b)
+}
+
+/// Seeds that differ in one bit must not give numbers that look alike.
+fn stirred(seed: u64) -> (u32, u32) {
     let (low, high) = (cpu::pcg(seed as u32), cpu::pcg((seed >> 32) as u32 ^ 0x9e37_79b9));
-    create(tensors, Create::Rand, shape, DType::F32, low ^ high, low.rotate_left(16).wrapping_add(high))
+    (low ^ high, low.rotate_left(16).wrapping_add(high))
+}
+
+/// Number `i` of [`rand`], for whoever wants to check it.
+pub(crate) fn uniform(seed: u64, i: u32) -> f64 {
+    let (a, b) = stirred(seed);
+    f64::from(cpu::pcg(cpu::pcg(i ^ a) ^ b) >> 8) * 2f64.powi(-24)
 }

@@ -1,0 +1,152 @@
+//! Whether a device gives the results that it should.
+//!
+//! [`validate`] runs every operation on random, empty, single, non-contiguous, broadcast, special (NaN, infinities,
+//! extremes) and large inputs, and compares with a naive reference in `f64`. An error is relative to the result, or,
+//! where a result is a difference of larger terms (sums, matmul), to the sum of their magnitudes. Special results (NaN,
+//! infinities) have to be the same. Numbers below the smallest normal one count as zero: devices may flush them.
+//! Beyond an absolute value of 8192, sine and cosine are only checked to be what they are on the CPU.
+
+mod checks;
+mod reference;
+mod sample;
+
+use millrace_core::{Device, DeviceKind};
+
+use crate::{DType, Error, Result, Tensor, Tensors};
+use reference::Expected;
+use sample::{Random, Samples};
+
+/// How thorough a validation is.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Effort {
+    /// Elements of large inputs.
+    pub large: usize,
+    /// Where random numbers start.
+    pub seed: u64,
+}
+
+impl Effort {
+    /// Large inputs of so many elements.
+    pub fn large(mut self, elements: usize) -> Self {
+        self.large = elements;
+        self
+    }
+
+    /// Other random numbers.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { large: 1 << 20, seed: 1 }
+    }
+}
+
+/// One operation on one kind of input.
+#[derive(Debug, Clone, serde::Serialize)]
+#[non_exhaustive]
+pub struct Row {
+    /// The operation, with its element type if that is not `f32`.
+    pub op: String,
+    /// The device's id.
+    pub device: String,
+    /// The kind of input and its shape.
+    pub size: String,
+    /// The largest error; infinite if something is NaN or infinite that should not be, or the other way round.
+    pub error: f64,
+    /// What the error may be.
+    pub tolerance: f64,
+    /// Whether it is within the tolerance.
+    pub ok: bool,
+}
+
+/// Runs every operation on every kind of input. `progress` sees each row as soon as it is known.
+///
+/// ```
+/// use millrace::tensor::validate::{Effort, validate};
+/// let device = millrace::runtime().open("cpu")?;
+/// let rows = validate(&device, &Effort::default().large(1000), |_| ())?;
+/// assert!(rows.iter().all(|row| row.ok));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn validate(device: &Device, effort: &Effort, progress: impl FnMut(&Row)) -> Result<Vec<Row>> {
+    let tensors = Tensors::on(device)?;
+    let samples = Samples {
+        tensors: &tensors,
+        random: Random(effort.seed),
+        large: effort.large.max(1),
+        subnormals: device.info().kind == DeviceKind::Cpu,
+    };
+    let mut run = Run { samples, device: &device.info().id, rows: Vec::new(), progress: Box::new(progress) };
+    checks::all(&mut run)?;
+    Ok(run.rows)
+}
+
+/// A validation under way.
+struct Run<'a> {
+    samples: Samples<'a>,
+    device: &'a str,
+    rows: Vec<Row>,
+    progress: Box<dyn FnMut(&Row) + 'a>,
+}
+
+impl Run<'_> {
+    /// Compares what came with what should have. Errors of the device end the validation.
+    fn compare(&mut self, op: &str, size: String, tolerance: f64, got: Result<Tensor>, want: &Expected) -> Result<()> {
+        let error = match got {
+            Err(error @ Error::Device(_)) => return Err(error),
+            Err(_) => f64::INFINITY,
+            Ok(got) if got.shape() != want.array.shape => f64::INFINITY,
+            Ok(got) => {
+                let numbers = numbers(&got)?;
+                let pairs = numbers.iter().zip(&want.array.data).zip(&want.scale);
+                pairs.map(|((&got, &want), &scale)| difference(got, want, scale)).fold(0.0, f64::max)
+            }
+        };
+        self.row(op, size, error, tolerance)
+    }
+
+    /// Notes whether a call that must fail did.
+    fn refused(&mut self, op: &str, size: String, got: Result<Tensor>) -> Result<()> {
+        let error = if matches!(got, Err(ref error) if !matches!(error, Error::Device(_))) { 0.0 } else { 1.0 };
+        self.row(op, size, error, 0.0)
+    }
+
+    fn row(&mut self, op: &str, size: String, error: f64, tolerance: f64) -> Result<()> {
+        let ok = error <= tolerance;
+        let row = Row { op: op.to_owned(), device: self.device.to_owned(), size, error, tolerance, ok };
+        (self.progress)(&row);
+        self.rows.push(row);
+        Ok(())
+    }
+}
+
+/// A tensor's elements as `f64`.
+fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
+    Ok(match tensor.dtype() {
+        DType::F32 => tensor.to_vec::<f32>()?.into_iter().map(f64::from).collect(),
+        DType::I32 => tensor.to_vec::<i32>()?.into_iter().map(f64::from).collect(),
+        DType::Bool => tensor.to_vec::<bool>()?.into_iter().map(|x| f64::from(u8::from(x))).collect(),
+    })
+}
+
+/// The error of one result.
+fn difference(got: f64, want: f64, scale: f64) -> f64 {
+    let smallest = f64::from(f32::MIN_POSITIVE);
+    // What an `f32` makes of it.
+    let want = if want.abs() > f64::from(f32::MAX) * (1.0 + 1e-7) { want.signum() * f64::INFINITY } else { want };
+    if want.is_nan() || got.is_nan() {
+        return if want.is_nan() && got.is_nan() { 0.0 } else { f64::INFINITY };
+    }
+    if want == got || (want.abs() < smallest && got.abs() <= smallest) {
+        return 0.0;
+    }
+    if want.is_infinite() || got.is_infinite() {
+        return f64::INFINITY;
+    }
+    (got - want).abs() / scale.max(want.abs()).max(smallest)
+}
