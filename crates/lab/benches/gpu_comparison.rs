@@ -15,7 +15,9 @@
 
 use std::time::{Duration, Instant};
 
-use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main, measurement::WallTime};
+use criterion::{
+    BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main, measurement::WallTime,
+};
 use millrace_lab::{
     gpu::{Context, Job, Task, adapter_name, by_hand, ours},
     raw_wgpu::{Raw, Waiting},

@@ -63,7 +63,12 @@ fn is_channel(row: &Row) -> bool {
 }
 
 /// The best value among rows of a case, and whose it is.
-pub(crate) fn best(rows: &[Row], case: &str, among: fn(&Row) -> bool, value: fn(&Row) -> Option<f64>) -> Option<(f64, String)> {
+pub(crate) fn best(
+    rows: &[Row],
+    case: &str,
+    among: fn(&Row) -> bool,
+    value: fn(&Row) -> Option<f64>,
+) -> Option<(f64, String)> {
     let candidates = rows.iter().filter(|row| row.case() == case && among(row));
     let valued = candidates.filter_map(|row| Some((value(row)?, row)));
     let best = valued.reduce(|a, b| {

@@ -18,7 +18,9 @@ pub fn by_hand(raw: &Raw, task: &Task, mapped: bool) -> Result<Box<dyn Job>> {
         Task::Add(_) => Operation::add(raw, &inputs[0], &inputs[1])?,
         Task::Sum(_) => Operation::sum(raw, &inputs[0])?,
         Task::Matmul(size) => Operation::matmul(raw, &inputs[0], &inputs[1], size)?,
-        Task::Upload(bytes) => return Ok(Box::new(Upload { way: Way::new(raw, bytes, mapped)?, payloads: Payloads::new(bytes) })),
+        Task::Upload(bytes) => {
+            return Ok(Box::new(Upload { way: Way::new(raw, bytes, mapped)?, payloads: Payloads::new(bytes) }));
+        }
         Task::Download(bytes) => {
             let (mut way, (payload, last)) = (Way::new(raw, bytes, mapped)?, Payloads::new(bytes).next());
             arrived(way.upload(&payload)?, last)?;

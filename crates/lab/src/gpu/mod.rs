@@ -106,8 +106,7 @@ fn groups(effort: &Effort) -> Vec<Group> {
     let unary = cases(sizes(&elements, 1 << 20), |len| Task::Relus { count: 1, len });
     let binary = cases(sizes(&elements, 1 << 20), Task::Add);
     let reduce = cases(sizes(&elements, 1 << 20), Task::Sum);
-    let grown =
-        vec![uploads("millrace", effort, || Context::open("gpu")), uploads("millrace-staged", effort, staged)];
+    let grown = vec![uploads("millrace", effort, || Context::open("gpu")), uploads("millrace-staged", effort, staged)];
     vec![
         compared("empty_launch", effort, vec![(String::new(), Task::Empty)], targets::empty_launch),
         compared("gpu_batch_processing", effort, batch, targets::batch),

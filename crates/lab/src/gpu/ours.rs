@@ -119,8 +119,14 @@ pub fn ours(context: &Context, task: &Task) -> Result<Box<dyn Job>> {
             }
             Ok(())
         }),
-        Task::Add(_) => (each(&inputs)?, |x, out| Ok(out.push(x[0].add(&x[1])?))),
-        Task::Sum(_) => (each(&inputs)?, |x, out| Ok(out.push(x[0].sum(&[0])?))),
+        Task::Add(_) => (each(&inputs)?, |x, out| {
+            out.push(x[0].add(&x[1])?);
+            Ok(())
+        }),
+        Task::Sum(_) => (each(&inputs)?, |x, out| {
+            out.push(x[0].sum(&[0])?);
+            Ok(())
+        }),
         Task::Matmul(size) => {
             let shape = [size, size];
             (vec![tensor(&inputs[0], &shape)?, tensor(&inputs[1], &shape)?], |x, out| {

@@ -10,10 +10,9 @@ fn at_most(rows: &mut [Row], factor: f64) {
     judge(rows, |rows, row, median| {
         let mut conditions = Conditions::default();
         let by_hand = |row: &Row| matches!(row.side(), "raw-wgpu" | "raw-wgpu-wait");
-        if row.device == "gpu" {
-            if let Some((fastest, name)) = best(rows, row.case(), by_hand, p50) {
-                conditions.at_most("p50", median, Some(fastest * factor), &format!("{factor} x {name}"));
-            }
+        let fastest = best(rows, row.case(), by_hand, p50).filter(|_| row.device == "gpu");
+        if let Some((fastest, name)) = fastest {
+            conditions.at_most("p50", median, Some(fastest * factor), &format!("{factor} x {name}"));
         }
         conditions
     });

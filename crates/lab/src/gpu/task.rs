@@ -98,7 +98,8 @@ impl Task {
                 // Some of each row and column: all would take longer than the measurement.
                 for at in (0..size * size).step_by((size * size / 256) | 1) {
                     let (row, column) = (at / size, at % size);
-                    let product = |k: usize| f64::from(inputs[0][row * size + k]) * f64::from(inputs[1][k * size + column]);
+                    let product =
+                        |k: usize| f64::from(inputs[0][row * size + k]) * f64::from(inputs[1][k * size + column]);
                     let expected = (0..size).map(product).sum();
                     if !near(got[at], expected, size as f64 * 1e-6) {
                         return wrong(at, got[at], expected);
@@ -164,8 +165,7 @@ mod tests {
     #[test]
     fn a_wrong_result_is_noticed() {
         let task = Task::Relus { count: 2, len: 8 };
-        let right: Vec<Vec<f32>> =
-            task.inputs().iter().map(|x| x.iter().map(|x| x.max(0.0)).collect()).collect();
+        let right: Vec<Vec<f32>> = task.inputs().iter().map(|x| x.iter().map(|x| x.max(0.0)).collect()).collect();
         task.check(&right).unwrap();
         let mut wrong = right.clone();
         wrong[1][7] += 1.0;

@@ -157,11 +157,8 @@ impl Raw {
             let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: None, source });
             let layout = wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries };
             let layout = self.device.create_bind_group_layout(&layout);
-            let whole = wgpu::PipelineLayoutDescriptor {
-                label: None,
-                bind_group_layouts: &[Some(&layout)],
-                immediate_size,
-            };
+            let whole =
+                wgpu::PipelineLayoutDescriptor { label: None, bind_group_layouts: &[Some(&layout)], immediate_size };
             let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
                 label: None,
                 layout: Some(&self.device.create_pipeline_layout(&whole)),

@@ -92,8 +92,7 @@ impl Mapped {
         // Mappings begin at multiples of eight bytes.
         self.data.map_async(wgpu::MapMode::Read, last - 4.., |_| ());
         self.raw.wait()?;
-        let words: [u32; 2] =
-            bytemuck::pod_read_unaligned(&self.data.get_mapped_range(last - 4..).map_err(failed)?);
+        let words: [u32; 2] = bytemuck::pod_read_unaligned(&self.data.get_mapped_range(last - 4..).map_err(failed)?);
         self.data.unmap();
         Ok(words[1])
     }

@@ -50,8 +50,16 @@ fn groups(effort: &Effort) -> Vec<Group> {
         group("matmul_all_threads", products(effort, &squares, all), targets::matmul),
         group("matmul_small", products(effort, &small, all), targets::none),
         group("unary", vec![elementwise(effort, elements, UNARY), limits::copy(effort, elements)], targets::bandwidth),
-        group("binary", vec![elementwise(effort, elements, BINARY), limits::copy(effort, elements)], targets::bandwidth),
-        group("reduce", vec![elementwise(effort, elements, REDUCE), limits::read(effort, elements)], targets::bandwidth),
+        group(
+            "binary",
+            vec![elementwise(effort, elements, BINARY), limits::copy(effort, elements)],
+            targets::bandwidth,
+        ),
+        group(
+            "reduce",
+            vec![elementwise(effort, elements, REDUCE), limits::read(effort, elements)],
+            targets::bandwidth,
+        ),
         group("small_op", vec![small_op(effort)], targets::small_op),
     ]
 }
@@ -80,7 +88,10 @@ fn products(effort: &Effort, products: &[Product], threads: usize) -> Vec<Side> 
         let (effort, products) = (effort.clone(), products.clone());
         let timed = move |product: &Product| {
             let (a, b, mut c) = product.operands();
-            let run = || Ok(library.multiply(product, &a, &b, black_box(&mut c), threads));
+            let run = || {
+                library.multiply(product, &a, &b, black_box(&mut c), threads);
+                Ok(())
+            };
             let metric = product_timed(&effort, product, run)?;
             product.check(&c)?;
             Ok(metric)
@@ -114,11 +125,8 @@ fn product_timed(effort: &Effort, product: &Product, mut run: impl FnMut() -> Re
 /// Operations over large arrays, by name, with the arrays that each reads and writes.
 type Operations = &'static [(&'static str, fn(&Tensor, &Tensor) -> Result<Tensor>, usize)];
 
-const UNARY: Operations = &[
-    ("relu", |x, _| Ok(x.relu()?), 2),
-    ("neg", |x, _| Ok(x.neg()?), 2),
-    ("sqrt", |x, _| Ok(x.sqrt()?), 2),
-];
+const UNARY: Operations =
+    &[("relu", |x, _| Ok(x.relu()?), 2), ("neg", |x, _| Ok(x.neg()?), 2), ("sqrt", |x, _| Ok(x.sqrt()?), 2)];
 
 const BINARY: Operations = &[("add", |x, y| Ok(x.add(y)?), 3), ("mul", |x, y| Ok(x.mul(y)?), 3)];
 

@@ -90,7 +90,9 @@ impl Library {
                 // SAFETY: the pointers are to m*n, m*k and k*n floats, as was just asserted, and the strides are those of
                 // rows stored one after the other, so every element read or written is one of them; `c` is borrowed
                 // mutably and overlaps with nothing.
-                unsafe { gemm::gemm(m, n, k, to, 1, nn, false, a, 1, kk, b, 1, nn, 0.0, 1.0, false, false, false, par) };
+                unsafe {
+                    gemm::gemm(m, n, k, to, 1, nn, false, a, 1, kk, b, 1, nn, 0.0, 1.0, false, false, false, par)
+                };
             }
             Self::Matrixmultiply => {
                 let (to, a, b) = (c.as_mut_ptr(), a.as_ptr(), b.as_ptr());
