@@ -179,8 +179,7 @@ impl Tensors {
     /// Hands a command to the stream. What goes wrong with it comes up when somebody waits.
     #[inline]
     pub(crate) fn enqueue(&self, command: impl Request) -> Result<()> {
-        drop(self.inner.stream.submit(command)?);
-        Ok(())
+        Ok(self.inner.stream.enqueue(command)?)
     }
 
     /// Whether what one thread can do is bounded, so that long work needs several launches.
