@@ -4,8 +4,10 @@ use std::{io::Write, path::Path};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_lab::{
-    commands::{self, Effort},
+    commands::{self, Progress},
+    gpu,
     report::{Better, Report, Row},
+    tensor,
 };
 
 use crate::{
@@ -18,18 +20,53 @@ use crate::{
 pub(crate) enum Group {
     /// The road: rings, round trips, throughput, back-pressure, the memory pool
     Commands,
+    /// The GPU device: launches, batches, transfers and operations, next to wgpu used by hand
+    Gpu,
+    /// Tensors on the CPU device: matrix products and arrays, next to other libraries and the memory's bandwidth
+    Tensor,
+}
+
+/// Measures the groups that the filter says yes to.
+type Run = fn(bool, &dyn Fn(&str) -> bool, &mut dyn FnMut(Progress<'_>)) -> Report;
+
+impl Group {
+    fn names(self) -> Vec<&'static str> {
+        match self {
+            Self::Commands => commands::group_names(),
+            Self::Gpu => gpu::group_names(),
+            Self::Tensor => tensor::group_names(),
+        }
+    }
+
+    fn run(self) -> Run {
+        match self {
+            Self::Commands => |quick, wanted, progress| {
+                let effort = if quick { commands::Effort::quick() } else { commands::Effort::full() };
+                commands::run_groups(&effort, wanted, progress)
+            },
+            Self::Gpu => |quick, wanted, progress| {
+                let effort = if quick { gpu::Effort::quick() } else { gpu::Effort::full() };
+                gpu::run_groups(&effort, wanted, progress)
+            },
+            Self::Tensor => |quick, wanted, progress| {
+                let effort = if quick { tensor::Effort::quick() } else { tensor::Effort::full() };
+                tensor::run_groups(&effort, wanted, progress)
+            },
+        }
+    }
 }
 
 pub(crate) fn bench(group: Group, filter: &str, quick: bool, json: Option<&Path>) -> Result<(), Failure> {
-    let known = commands::group_names();
+    let known = group.names();
     if !known.iter().any(|name| name.contains(filter)) {
         return Err(Failure::Failed(format!("nothing is called like {filter:?}; there is {}", known.join(", "))));
     }
     // Whether the file can be written is better known before the minutes than after.
     let out = json.map(|path| NewFile::create(path).map_err(|error| cannot_write(path, &error))).transpose()?;
-    let report = match group {
-        Group::Commands => run_commands(filter, quick),
-    };
+    if let Group::Gpu = group {
+        drop(millrace::runtime().open("gpu")?); // better known now, with its own exit code
+    }
+    let report = run(group, filter, quick);
     print(&report);
     if let (Some(out), Some(path)) = (out, json) {
         let text = report.to_json().map_err(|error| Failure::Failed(error.to_string()))?;
@@ -42,13 +79,12 @@ pub(crate) fn bench(group: Group, filter: &str, quick: bool, json: Option<&Path>
     }
 }
 
-fn run_commands(filter: &str, quick: bool) -> Report {
-    let effort = if quick { Effort::quick() } else { Effort::full() };
+fn run(group: Group, filter: &str, quick: bool) -> Report {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{bar:32} {percent:>3}%  {eta:>4} left  {msg}") {
         bar.set_style(style);
     }
-    let report = commands::run_groups(&effort, &|name| name.contains(filter), &mut |progress| {
+    let report = group.run()(quick, &|name| name.contains(filter), &mut |progress| {
         bar.set_length(progress.total as u64);
         bar.set_position(progress.done as u64);
         bar.set_message(format!("{}, {}", progress.group, progress.side));

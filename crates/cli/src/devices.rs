@@ -1,10 +1,10 @@
 //! `millrace devices`
 
-use millrace::{Found, Runtime};
+use millrace::{Found, Health, Runtime};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-use crate::Failure;
+use crate::{Failure, table::bytes};
 
 #[derive(Serialize)]
 struct Listing {
@@ -22,6 +22,35 @@ struct Entry {
     max_groups: Option<[u32; 3]>,
     max_threads: Option<u32>,
     details: BTreeMap<String, String>,
+    /// Faults of the driver that the probes found.
+    findings: Vec<String>,
+    health: Option<State>,
+}
+
+/// How a device is.
+#[derive(Serialize)]
+struct State {
+    state: &'static str,
+    reason: Option<String>,
+    memory_in_use: u64,
+    memory_budget: u64,
+    submissions_in_flight: usize,
+    bytes_in_flight: u64,
+    temperature: Option<f32>,
+}
+
+impl From<Health> for State {
+    fn from(health: Health) -> Self {
+        Self {
+            state: health.state.name(),
+            reason: health.reason.map(|reason| reason.to_string()),
+            memory_in_use: health.memory.in_use,
+            memory_budget: health.memory.budget,
+            submissions_in_flight: health.submissions_in_flight,
+            bytes_in_flight: health.bytes_in_flight,
+            temperature: health.temperature,
+        }
+    }
 }
 
 /// A device as far as it can be described: opened for it, and closed again.
@@ -40,6 +69,8 @@ fn describe(runtime: &Runtime, found: Found) -> Entry {
         max_groups: info.map(|info| info.limits.groups),
         max_threads: info.map(|info| info.limits.threads),
         details: info.map(|info| info.details.iter().cloned().collect()).unwrap_or_default(),
+        findings: info.map(|info| info.findings.clone()).unwrap_or_default(),
+        health: opened.as_ref().ok().map(|device| device.health().into()),
         reason: opened.err(),
     }
 }
@@ -59,6 +90,15 @@ pub(crate) fn devices(json: bool) -> Result<(), Failure> {
         }
         for (name, value) in &device.details {
             println!("         {name:<11} {value}");
+        }
+        if let Some(health) = &device.health {
+            let temperature = health.temperature.map(|t| format!(", {t:.0} °C")).unwrap_or_default();
+            let reason = health.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+            let budget = bytes(health.memory_budget);
+            println!("         {:<11} {}{reason}, a memory budget of {budget}{temperature}", "health", health.state);
+        }
+        for finding in &device.findings {
+            println!("         {:<11} {finding}", "WARNING");
         }
         if let (Some(groups), Some(threads)) = (device.max_groups, device.max_threads) {
             println!("         {:<11} {groups:?} groups of {threads} threads", "launch");

@@ -9,7 +9,9 @@
 mod bench;
 mod devices;
 mod table;
+mod top;
 mod tour;
+mod validate;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -34,6 +36,30 @@ enum Task {
         /// Print JSON for scripts
         #[arg(long)]
         json: bool,
+    },
+    /// Compare every operation's results with a naive reference
+    Validate {
+        /// Only this device, by id or kind; all of them if not said
+        #[arg(long)]
+        device: Option<String>,
+        /// Smaller inputs
+        #[arg(long)]
+        quick: bool,
+        /// Print JSON for scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Watch the devices that programs use: those that publish, as with MILLRACE_MONITOR=1
+    Top {
+        /// Show it once and end
+        #[arg(long)]
+        once: bool,
+        /// Print JSON for scripts, once
+        #[arg(long)]
+        json: bool,
+        /// Seconds between two looks
+        #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = top::seconds)]
+        interval: f64,
     },
     /// Measure, next to the peers and in the same run
     Bench {
@@ -72,6 +98,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     // Nothing here leaves anything behind that an end in the middle could break: files are written whole.
     if let Err(error) = ctrlc::set_handler(|| {
+        top::leave_screen();
         eprintln!("\nstopped");
         std::process::exit(130);
     }) {
@@ -80,6 +107,8 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         None => tour::tour(),
         Some(Task::Devices { json }) => devices::devices(json),
+        Some(Task::Validate { device, quick, json }) => validate::validate(device.as_deref(), quick, json),
+        Some(Task::Top { once, json, interval }) => top::top(once, json, interval),
         Some(Task::Bench { group, filter, quick, json }) => {
             bench::bench(group, &filter.unwrap_or_default(), quick, json.as_deref())
         }

@@ -16,6 +16,16 @@ pub(crate) fn table(header: &[&str], numbers: usize) -> Table {
     table
 }
 
+/// Bytes as people say them.
+pub(crate) fn bytes(n: u64) -> String {
+    match n {
+        n if n < 1 << 10 => format!("{n} B"),
+        n if n < 1 << 20 => format!("{:.1} KiB", n as f64 / 1024.0),
+        n if n < 1 << 30 => format!("{:.1} MiB", n as f64 / (1u64 << 20) as f64),
+        n => format!("{:.1} GiB", n as f64 / (1u64 << 30) as f64),
+    }
+}
+
 /// Nanoseconds as people say them.
 pub(crate) fn time(ns: f64) -> String {
     match ns {

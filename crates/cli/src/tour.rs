@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressStyle};
-use millrace::{prelude::*, ring};
+use millrace::{DeviceKind, prelude::*, ring};
 
 use crate::{
     Failure,
@@ -23,7 +23,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("a kernel over a million numbers", saxpy_over_a_million),
     ("two streams, one waiting for the other", a_marker_between_streams),
     ("a queue that is full loses nothing", a_full_queue),
-    ("a kernel that panics is an error, not an end", a_panic_is_an_error),
+    ("a kernel that fails is an error, not an end", a_failure_is_an_error),
     ("memory is used again, and never shows old bytes", memory_is_used_again),
 ];
 
@@ -40,6 +40,8 @@ fn saxpy() -> KernelSpec {
         .binding::<f32>("x", Access::Read)
         .binding::<f32>("y", Access::ReadWrite)
         .params::<f32>()
+        .block(256)
+        .wgsl(include_str!("saxpy.wgsl"))
         .cpu(CpuKernel::per_group(|group| {
             let (a, start) = (group.params::<f32>(), group.start(1));
             let (x, y) = (group.input::<f32>(0), group.output::<f32>(1));
@@ -76,7 +78,7 @@ fn saxpy_over_a_million(device: &Device) -> Result<String, String> {
     stream.submit(y.write(0, floats(n, |i| (i % 7) as f32))).map_err(text)?;
     stream.synchronize().map_err(text)?;
     let start = Instant::now();
-    let launch = kernel.launch().bind(&x).bind(&y).params(&3f32).over(n, 1024);
+    let launch = kernel.launch().bind(&x).bind(&y).params(&3f32).over(n, 256);
     stream.submit(launch).map_err(text)?.wait().map_err(text)?;
     let took = start.elapsed();
     let result = stream.run(y.read(..)).map_err(text)?;
@@ -121,7 +123,14 @@ fn a_full_queue(device: &Device) -> Result<String, String> {
     Ok(format!("2000 commands through 8 places, {handed_back} handed back and sent again"))
 }
 
-fn a_panic_is_an_error(device: &Device) -> Result<String, String> {
+fn a_failure_is_an_error(device: &Device) -> Result<String, String> {
+    if device.info().kind != DeviceKind::Cpu {
+        let broken = KernelSpec::new("trip").wgsl("@compute @workgroup_size(1)\nfn main() { let x: i32 = 1.5; }");
+        let said = matches!(device.kernel(&broken), Err(Error::Compile { message, .. }) if message.contains(":2:"));
+        expect("the error shows the line", said)?;
+        device.stream().and_then(|stream| stream.synchronize()).map_err(text)?;
+        return Ok("code that does not compile says where".to_owned());
+    }
     let spec = KernelSpec::new("trip").cpu(CpuKernel::per_group(|_| {
         // Without the default hook's report on the terminal.
         std::panic::resume_unwind(Box::new("tripped on purpose"));
@@ -131,7 +140,7 @@ fn a_panic_is_an_error(device: &Device) -> Result<String, String> {
     let said = matches!(&error, Err(Error::Panicked(message)) if message.contains("on purpose"));
     expect("the ticket says why", said)?;
     stream.synchronize().map_err(text)?;
-    Ok("and the device goes on".to_owned())
+    Ok("it panicked, and the device goes on".to_owned())
 }
 
 fn memory_is_used_again(device: &Device) -> Result<String, String> {
@@ -259,6 +268,9 @@ pub(crate) fn tour() -> Result<(), Failure> {
         let start = Instant::now();
         let opened = runtime.open(&device.id)?;
         println!("\nReal work on {}, opened in {}", device.id, time(start.elapsed().as_nanos() as f64));
+        for finding in &opened.info().findings {
+            println!("  WARNING {finding}");
+        }
         for (name, check) in CHECKS {
             let bar = progress(name);
             let result = check(&opened);
@@ -287,7 +299,7 @@ pub(crate) fn tour() -> Result<(), Failure> {
         if all_well { "All well" } else { "NOT all well" },
         time(begin.elapsed().as_nanos() as f64)
     );
-    println!("Next: `millrace devices`, `millrace bench commands --quick`, `millrace --help`.");
+    println!("Next: `millrace devices`, `millrace validate`, `millrace bench commands --quick`, `millrace --help`.");
     if all_well { Ok(()) } else { Err(Failure::No) }
 }
 

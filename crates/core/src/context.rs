@@ -19,6 +19,7 @@ use crate::{
     health::Watch,
     kernel::Kernels,
     line::Line,
+    monitor::{self, Publication},
     pool::PoolCore,
     ready::Ready,
     road::{Core, Drive},
@@ -33,6 +34,8 @@ static NEXT_CONTEXT: AtomicU64 = AtomicU64::new(1);
 pub(crate) struct Context {
     pub(crate) core: Arc<Core>,
     pub(crate) next_stream: AtomicU64,
+    /// Kept while the environment asks for it.
+    publication: Option<Publication>,
     workers: Arc<Workers>,
 }
 
@@ -74,7 +77,13 @@ impl Context {
             streams: Mutex::default(),
             aborting: AtomicBool::new(false),
         });
-        let context = Arc::new(Self { core, next_stream: AtomicU64::new(0), workers: Arc::default() });
+        let asked = std::env::var_os(monitor::ASKED).is_some_and(|value| !value.is_empty() && value != "0");
+        let publish = |core| {
+            let started = Publication::start(core, &monitor::published_folder());
+            started.inspect_err(|error| tracing::warn!(%error, "the device is not published")).ok()
+        };
+        let publication = asked.then(|| publish(&core)).flatten();
+        let context = Arc::new(Self { core, next_stream: AtomicU64::new(0), publication, workers: Arc::default() });
         for n in 0..workers {
             context.start_worker(n)?; // on an error, dropping the context ends those that run
         }
@@ -161,6 +170,7 @@ impl Drop for Context {
         {
             tracing::warn!(device = self.core.info.id, %error, "a worker did not end");
         }
+        self.publication = None;
         self.core.pool.close();
     }
 }

@@ -17,6 +17,7 @@ use crate::{
     health::{Health, Thresholds},
     kernel::{Kernel, KernelSpec},
     memory::{Buffer, BufferId},
+    monitor::Publication,
     pool::{PoolCore, PoolStats},
     runtime::Provider,
     stream::{Stream, StreamInner, StreamOptions},
@@ -203,6 +204,23 @@ impl Device {
     /// The backend, for those who know which it is: it can be [downcast](dyn Backend::downcast).
     pub fn backend(&self) -> &dyn Backend {
         &*self.context.core.backend
+    }
+
+    /// Writes down how the device is, about twice a second and for as long as the result is kept, in a file of a folder
+    /// that `millrace top` looks into ([`published_folder`](crate::published_folder)). With the environment variable
+    /// `MILLRACE_MONITOR=1` every device that a runtime opens does so.
+    ///
+    /// ```
+    /// let device = millrace::runtime().open("cpu")?;
+    /// let folder = std::env::temp_dir().join("millrace-example");
+    /// let publication = device.publish(&folder)?;
+    /// assert!(std::fs::read_to_string(publication.path())?.contains("\"state\":\"healthy\""));
+    /// drop(publication);
+    /// # std::fs::remove_dir(folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn publish(&self, folder: &std::path::Path) -> std::io::Result<Publication> {
+        Publication::start(&self.context.core, folder)
     }
 
     /// How the device is, with everything that is measured.

@@ -5,11 +5,13 @@
 //! opening fail.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
+        mpsc,
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -108,12 +110,19 @@ impl Faults {
 pub struct FaultyProvider {
     inner: Box<dyn Provider>,
     faults: Faults,
+    depth: usize,
 }
 
 impl FaultyProvider {
     /// The devices of `inner`, as long as they work on our threads.
     pub fn new(inner: impl Provider, faults: Faults) -> Self {
-        Self { inner: Box::new(inner), faults }
+        Self { inner: Box::new(inner), faults, depth: 2 }
+    }
+
+    /// So many batches can be handed over before earlier ones have run; two if not said.
+    pub fn depth(mut self, batches: usize) -> Self {
+        self.depth = batches;
+        self
     }
 }
 
@@ -131,9 +140,7 @@ impl Provider for FaultyProvider {
         state.lose_after = None;
         drop(state);
         match self.inner.open(id)? {
-            Engine::Direct(inner) => {
-                Ok(Engine::Queued(Arc::new(Faulty { inner, faults: self.faults.clone(), lost: Arc::default() })))
-            }
+            Engine::Direct(inner) => Ok(Engine::Queued(Arc::new(Faulty::start(inner, &self.faults, self.depth)?))),
             Engine::Queued(_) => Err(Error::Invalid("faults need a device that works on our threads".into())),
         }
     }
@@ -142,8 +149,20 @@ impl Provider for FaultyProvider {
 struct Faulty {
     inner: Arc<dyn Direct>,
     faults: Faults,
-    /// One if the device is gone.
-    lost: Arc<AtomicU64>,
+    lost: Arc<AtomicBool>,
+    queue: mpsc::Sender<Job>,
+    depth: usize,
+}
+
+impl Faulty {
+    fn start(inner: Arc<dyn Direct>, faults: &Faults, depth: usize) -> Result<Self> {
+        let ((queue, jobs), lost) = (mpsc::channel(), Arc::<AtomicBool>::default());
+        let (on, told, gone) = (inner.clone(), faults.clone(), lost.clone());
+        let thread = std::thread::Builder::new().name("millrace-faulty".into());
+        let started = thread.spawn(move || work(&jobs, &*on, &told, &gone));
+        started.map_err(|error| Error::Thread(error.to_string().into()))?;
+        Ok(Self { inner, faults: faults.clone(), lost, queue, depth })
+    }
 }
 
 impl BlockSource for Faulty {
@@ -175,33 +194,34 @@ impl Backend for Faulty {
     }
 
     fn abandon(&self) {
-        self.lost.store(1, Ordering::Release);
+        self.lost.store(true, Ordering::Release);
+        self.faults.shared.changed.notify_all();
     }
 }
 
-fn check(lost: &AtomicU64) -> Result<()> {
-    match lost.load(Ordering::Acquire) {
-        0 => Ok(()),
-        _ => Err(Error::DeviceLost("it was told to go away".into())),
+fn check(lost: &AtomicBool) -> Result<()> {
+    if lost.load(Ordering::Acquire) {
+        return Err(Error::DeviceLost("it was told to go away".into()));
     }
+    Ok(())
 }
 
 impl Queued for Faulty {
     fn begin(&self) -> Result<Box<dyn Batch>> {
         check(&self.lost)?;
-        let (inner, faults, lost) = (self.inner.clone(), self.faults.clone(), self.lost.clone());
-        Ok(Box::new(FaultyBatch { inner, faults, lost, commands: Vec::new() }))
+        let (queue, faults, lost) = (self.queue.clone(), self.faults.clone(), self.lost.clone());
+        Ok(Box::new(FaultyBatch { queue, faults, lost, commands: Vec::new() }))
     }
 
     fn depth(&self) -> usize {
-        2
+        self.depth
     }
 }
 
 struct FaultyBatch {
-    inner: Arc<dyn Direct>,
+    queue: mpsc::Sender<Job>,
     faults: Faults,
-    lost: Arc<AtomicU64>,
+    lost: Arc<AtomicBool>,
     commands: Vec<Command>,
 }
 
@@ -213,45 +233,78 @@ impl Batch for FaultyBatch {
 
     fn submit(self: Box<Self>) -> Result<Box<dyn Submission>> {
         check(&self.lost)?;
-        let outputs = self.commands.iter().map(|command| self.inner.execute(command)).collect();
         let mut state = self.faults.state();
-        let mut lost = false;
         if let Some(left) = &mut state.lose_after {
-            lost = *left == 0;
+            if *left == 0 {
+                self.lost.store(true, Ordering::Release);
+            }
             *left = left.saturating_sub(1);
         }
         drop(state);
-        Ok(Box::new(FaultySubmission { outputs, lost, faults: self.faults, gone: self.lost }))
+        let (done, lost) = (Arc::<Done>::default(), self.lost);
+        let gone = |_| Error::DeviceLost("its queue has ended".into());
+        self.queue.send(Job { commands: self.commands, done: done.clone() }).map_err(gone)?;
+        Ok(Box::new(FaultySubmission { done, lost }))
+    }
+}
+
+/// A batch on its way, and where its results go.
+struct Job {
+    commands: Vec<Command>,
+    done: Arc<Done>,
+}
+
+#[derive(Default)]
+struct Done {
+    outputs: Mutex<Option<Vec<Result<Output>>>>,
+    changed: Condvar,
+}
+
+/// The device's queue: runs one batch after the other.
+fn work(jobs: &mpsc::Receiver<Job>, inner: &dyn Direct, faults: &Faults, lost: &AtomicBool) {
+    for Job { commands, done } in jobs {
+        let mut state = faults.state();
+        while state.stalled && !lost.load(Ordering::Acquire) {
+            let waited = faults.shared.changed.wait_timeout(state, Duration::from_millis(10));
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        let caught = |work: &mut dyn FnMut() -> Result<Output>| {
+            catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(Error::from_panic(&*panic)))
+        };
+        let run = |command: Command| {
+            let output = caught(&mut || inner.execute(&command));
+            let mut command = Some(command);
+            let dropped = caught(&mut || {
+                drop(command.take());
+                Ok(Output::Done)
+            });
+            output.and_then(|output| dropped.map(|_| output))
+        };
+        let outputs = commands.into_iter().map(run).collect();
+        *done.outputs.lock().unwrap_or_else(PoisonError::into_inner) = Some(outputs);
+        done.changed.notify_all();
     }
 }
 
 struct FaultySubmission {
-    outputs: Vec<Result<Output>>,
-    lost: bool,
-    faults: Faults,
-    gone: Arc<AtomicU64>,
+    done: Arc<Done>,
+    lost: Arc<AtomicBool>,
 }
 
 impl Submission for FaultySubmission {
     fn wait(&self, timeout: Duration) -> Result<bool> {
-        if self.lost {
-            self.gone.store(1, Ordering::Release);
-        }
-        check(&self.gone)?;
-        let until = Instant::now() + timeout;
-        let mut state = self.faults.state();
-        while state.stalled {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            let changed = &self.faults.shared.changed;
-            (state, _) = changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
-        }
-        Ok(true)
+        check(&self.lost)?;
+        let outputs = self.done.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = |outputs: &mut Option<_>| outputs.is_none();
+        let waited = self.done.changed.wait_timeout_while(outputs, timeout, until);
+        let ran = waited.unwrap_or_else(PoisonError::into_inner).0.is_some();
+        check(&self.lost)?;
+        Ok(ran)
     }
 
     fn read(&self, number: usize) -> Result<Output> {
-        self.outputs.get(number).cloned().unwrap_or(Ok(Output::Done))
+        let outputs = self.done.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        outputs.as_ref().and_then(|outputs| outputs.get(number).cloned()).unwrap_or(Ok(Output::Done))
     }
 }

@@ -24,6 +24,7 @@ mod kernel;
 mod line;
 mod marker;
 mod memory;
+mod monitor;
 mod pool;
 mod ready;
 mod road;
@@ -47,6 +48,7 @@ pub use kernel::{
 };
 pub use marker::{Marker, Signal};
 pub use memory::{Block, Buffer, BufferId, BufferSlice, Memory, Storage, View};
+pub use monitor::{Publication, published_folder};
 pub use pool::{BlockSource, PoolStats};
 pub use runtime::{Found, Provider, Runtime, Unavailable};
 pub use stream::{Priority, Stream, StreamOptions, fan_out, fan_out_with};

@@ -11,6 +11,7 @@
 
 use std::{
     collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -31,6 +32,8 @@ use crate::{
 
 /// Commands of one batch.
 const BATCH: usize = 256;
+/// Commands of one stream in a row while others are ready.
+const TURN: isize = 32;
 /// How long an attendant waits before it looks at something else.
 const SLICE: Duration = Duration::from_millis(1);
 
@@ -201,7 +204,8 @@ impl Core {
 
     /// Records and submits whatever is ready, as far as there is room. The caller has the role.
     fn record(&self, line: &Line) {
-        while self.has_room(line) {
+        // What is refused needs no room.
+        while self.has_room(line) || self.aborting.load(Ordering::Relaxed) {
             let mut open = Open::default();
             while !self.is_full(line, &open)
                 && let Some(stream) = self.ready.try_next()
@@ -222,15 +226,15 @@ impl Core {
     fn record_stream(&self, line: &Line, stream: &Arc<StreamInner>, open: &mut Open) {
         let mut ran = 0;
         let mut lane = stream.lane();
-        while !self.is_full(line, open) {
+        while !self.is_full(line, open) && (ran < TURN || !self.ready.any()) {
             let Some(envelope) = stream.next(&mut lane) else { break };
-            let (envelope, refusal) = match self.admit(stream, envelope, &mut lane, &mut ran) {
-                Admission::Run(envelope) => (envelope, None),
-                Admission::Refuse(envelope, error) => (envelope, Some(error)),
+            match self.admit(stream, envelope, &mut lane, &mut ran) {
+                Admission::Run(envelope) => open.record(&*line.queue, stream, envelope),
+                // It has nothing to wait for.
+                Admission::Refuse(envelope, error) => self.refuse(stream, envelope, error),
                 Admission::Waiting => return,
-            };
+            }
             ran += 1;
-            open.record(&*line.queue, stream, envelope, refusal);
         }
         drop(lane);
         self.leave(stream, ran);
@@ -248,7 +252,7 @@ impl Core {
             commands.into_iter().for_each(|command| self.land(command, Ok(Output::Done)));
             return;
         };
-        let error = match batch.submit() {
+        let error = match guarded(|| batch.submit()) {
             Ok(submission) => {
                 let mut flights = line.flights();
                 if !flights.closed {
@@ -274,7 +278,7 @@ impl Core {
         let Ok(role) = line.attending.try_lock() else { return Attended::Taken };
         let Some(flight) = line.flights().queue.front().cloned() else { return Attended::Nothing };
         let left = until.saturating_duration_since(Instant::now());
-        match flight.submission.wait(left.min(SLICE)) {
+        match guarded(|| flight.submission.wait(left.min(SLICE))) {
             Ok(true) => {
                 self.landed(line, &flight);
                 Attended::Landed
@@ -300,7 +304,8 @@ impl Core {
         // What was read is fetched before the device may be given more: it may still be in the buffer itself.
         for command in &mut *flight.commands() {
             if let Then::Recorded(Recorded::Read(number)) = command.then {
-                command.then = flight.submission.read(number).map_or_else(Then::Fail, Then::Fetched);
+                let read = guarded(|| flight.submission.read(number));
+                command.then = read.map_or_else(Then::Fail, Then::Fetched);
             }
         }
         let mut flights = line.flights();
@@ -390,24 +395,29 @@ impl Core {
     }
 }
 
+/// A panic of the backend, or of the driver below it, is an error.
+fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let error = Error::from_panic(&*panic);
+        quietly_drop(panic);
+        Err(error)
+    })
+}
+
 impl Open {
-    fn record(&mut self, queue: &dyn Queued, stream: &Arc<StreamInner>, envelope: Envelope, refusal: Option<Error>) {
+    fn record(&mut self, queue: &dyn Queued, stream: &Arc<StreamInner>, envelope: Envelope) {
         let Envelope { command, reply, .. } = envelope;
         let kind = command.kind();
-        let then = match (refusal, command) {
-            (Some(error), command) => {
-                quietly_drop(command);
-                Then::Fail(error)
-            }
-            (None, Command::Synchronize) => Then::Synchronize,
-            (None, Command::Mark(signal)) => Then::Reach(signal),
-            (None, Command::WaitFor(marker)) => match marker.check_or_wait(stream) {
+        let then = match command {
+            Command::Synchronize => Then::Synchronize,
+            Command::Mark(signal) => Then::Reach(signal),
+            Command::WaitFor(marker) => match marker.check_or_wait(stream) {
                 Some(Err(error)) => Then::Fail(error),
                 _ => Then::Recorded(Recorded::Done),
             },
-            (None, command) => {
+            command => {
                 self.bytes += command.bytes();
-                let recorded = self.batch(queue).and_then(|batch| batch.record(&command));
+                let recorded = guarded(|| self.batch(queue).and_then(|batch| batch.record(&command)));
                 quietly_drop(command);
                 recorded.map_or_else(Then::Fail, Then::Recorded)
             }

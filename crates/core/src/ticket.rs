@@ -116,7 +116,7 @@ impl<T: Answer> Ticket<T> {
         let reply = &mut self.reply;
         let mut received = None;
         self.stream.clone().drive_while_waiting(deadline, || {
-            received = reply.try_recv();
+            received = received.take().or_else(|| reply.try_recv());
             received.is_some()
         });
         received.map(|received| self.settle(received))

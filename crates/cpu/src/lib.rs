@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use millrace_core::{
     Backend, Block, BlockSource, Code, Command, DeviceInfo, DeviceKind, Direct, Engine, Error, Found, KernelSpec,
-    Limits, Output, Provider, Result,
+    Limits, Output, Provider, Result, Threads,
 };
 
 pub use info::{Cache, CpuInfo};
@@ -47,8 +47,30 @@ impl Provider for CpuProvider {
         vec![Found { id, kind, name, unavailable: None }]
     }
 
+    fn open(&self, id: &str) -> Result<Engine> {
+        CpuThreads(CpuInfo::get().cores).open(id)
+    }
+}
+
+/// Finds the CPU, and lets it use so many threads instead of one per core.
+///
+/// ```
+/// use millrace_core::Runtime;
+/// use millrace_cpu::CpuThreads;
+/// let device = Runtime::new(vec![Box::new(CpuThreads(1))]).open("cpu")?;
+/// assert_eq!(device.health().workers, 1);
+/// # Ok::<(), millrace_core::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct CpuThreads(pub usize);
+
+impl Provider for CpuThreads {
+    fn list(&self) -> Vec<Found> {
+        CpuProvider.list()
+    }
+
     fn open(&self, _id: &str) -> Result<Engine> {
-        Ok(Engine::Direct(Arc::new(Cpu { team: Team::new(CpuInfo::get().cores) })))
+        Ok(Engine::Direct(Arc::new(Cpu { team: Team::new(self.0.max(1)) })))
     }
 }
 
@@ -96,7 +118,7 @@ impl Backend for Cpu {
 
 impl Direct for Cpu {
     fn workers(&self) -> usize {
-        CpuInfo::get().cores
+        self.team.count()
     }
 
     fn execute(&self, command: &Command) -> Result<Output> {

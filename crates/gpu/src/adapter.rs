@@ -1,6 +1,6 @@
 //! Adapters: which there are, which one is meant, and what they say of themselves.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use millrace_core::{DeviceKind, Engine, Error, Found, Provider, Result};
 
@@ -40,18 +40,24 @@ pub enum Transfers {
 #[derive(Debug, Clone, Default)]
 pub struct GpuProvider {
     transfers: Transfers,
+    /// What there is, found out once. A device that is opened gets an instance of its own.
+    adapters: OnceLock<Vec<wgpu::Adapter>>,
 }
 
 impl GpuProvider {
     /// Devices that move bytes in this way.
     pub fn with_transfers(transfers: Transfers) -> Self {
-        Self { transfers }
+        Self { transfers, adapters: OnceLock::new() }
+    }
+
+    fn adapters(&self) -> &[wgpu::Adapter] {
+        self.adapters.get_or_init(enumerate)
     }
 }
 
 impl Provider for GpuProvider {
     fn list(&self) -> Vec<Found> {
-        let adapters = enumerate();
+        let adapters = self.adapters();
         if adapters.is_empty() {
             let reason = "no adapter found: no driver for Vulkan, Metal, DX12 or GL is installed (on Debian without a \
                           GPU, the package mesa-vulkan-drivers has one in software)";
@@ -77,7 +83,7 @@ impl Provider for GpuProvider {
             Some((kind, choice)) if kind == DeviceKind::Gpu.name() => Some(choice.to_owned()),
             _ => return None,
         };
-        let adapters = enumerate();
+        let adapters = self.adapters();
         let usable = || adapters.iter().enumerate().filter(|(_, adapter)| unusable(adapter).is_none());
         let Some(choice) = choice.filter(|choice| !choice.is_empty()) else {
             return usable().map(|(i, _)| format!("gpu:{i}")).next();

@@ -151,8 +151,20 @@ impl Gpu {
     }
 }
 
+/// Features that matter to compute.
+const RELEVANT: wgpu::Features = wgpu::Features::SHADER_F16
+    .union(wgpu::Features::SHADER_F64)
+    .union(wgpu::Features::SHADER_INT64)
+    .union(wgpu::Features::SHADER_FLOAT32_ATOMIC)
+    .union(wgpu::Features::SUBGROUP)
+    .union(wgpu::Features::TIMESTAMP_QUERY)
+    .union(wgpu::Features::PIPELINE_CACHE)
+    .union(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
+    .union(wgpu::Features::IMMEDIATES);
+
 fn describe(adapter: &wgpu::Adapter, id: &str, findings: Vec<String>) -> DeviceInfo {
-    let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
+    let (info, limits) = (adapter.get_info(), adapter.limits());
+    let features = adapter.features().intersection(RELEVANT);
     let detail = |name: &str, value: String| (name.to_owned(), value);
     let threads = limits.max_compute_invocations_per_workgroup;
     DeviceInfo {

@@ -36,6 +36,9 @@ pub enum Error {
     /// The operating system did not give what was needed.
     #[error("{0}")]
     System(String),
+    /// A result is not what it should be, or something was left behind.
+    #[error("{0}")]
+    Wrong(String),
     /// The device did not do what was asked.
     #[error("device: {0}")]
     Device(String),
@@ -43,6 +46,12 @@ pub enum Error {
 
 impl From<millrace::Error> for Error {
     fn from(error: millrace::Error) -> Self {
+        Self::Device(error.to_string())
+    }
+}
+
+impl From<millrace::tensor::Error> for Error {
+    fn from(error: millrace::tensor::Error) -> Self {
         Self::Device(error.to_string())
     }
 }

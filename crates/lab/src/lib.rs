@@ -8,20 +8,26 @@
 //! - [`workloads`]: what is measured, each written once for all sides.
 //! - [`measure`]: samples, percentiles, taking turns, the watchdog.
 //! - [`commands`]: the groups of `millrace bench commands` and what they are held to.
+//! - [`gpu`]: the groups of `millrace bench gpu`, with [`raw_wgpu`] as the peer.
+//! - [`tensor`]: the groups of `millrace bench tensor`.
 //! - [`report`]: the JSON that scripts may rely on.
 //!
 //! This room uses what users of Millrace use, and has no access to anything else.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod commands;
 mod error;
+pub mod gpu;
+mod groups;
 pub mod machine;
 pub mod measure;
 mod message;
 pub mod peers;
+pub mod raw_wgpu;
 pub mod report;
 mod targets;
+pub mod tensor;
 pub mod workloads;
 
 pub use error::{Error, Result};

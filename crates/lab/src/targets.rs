@@ -11,7 +11,7 @@ const CHANNELS: [&str; 5] = ["crossbeam", "kanal", "flume", "std", "tokio-mpsc"]
 
 /// Conditions that a row must meet, as text and whether they hold.
 #[derive(Default)]
-struct Conditions(Vec<(String, bool)>);
+pub(crate) struct Conditions(Vec<(String, bool)>);
 
 impl Conditions {
     fn add(&mut self, text: String, holds: bool) -> &mut Self {
@@ -20,14 +20,14 @@ impl Conditions {
     }
 
     /// Nothing is added without something to compare with.
-    fn at_most(&mut self, what: &str, value: f64, limit: Option<f64>, why: &str) -> &mut Self {
+    pub(crate) fn at_most(&mut self, what: &str, value: f64, limit: Option<f64>, why: &str) -> &mut Self {
         if let Some(limit) = limit {
             self.add(format!("{what} <= {} ({why})", short(limit)), value <= limit);
         }
         self
     }
 
-    fn at_least(&mut self, what: &str, value: f64, limit: Option<f64>, why: &str) -> &mut Self {
+    pub(crate) fn at_least(&mut self, what: &str, value: f64, limit: Option<f64>, why: &str) -> &mut Self {
         if let Some(limit) = limit {
             self.add(format!("{what} >= {} ({why})", short(limit)), value >= limit);
         }
@@ -63,7 +63,12 @@ fn is_channel(row: &Row) -> bool {
 }
 
 /// The best value among rows of a case, and whose it is.
-fn best(rows: &[Row], case: &str, among: fn(&Row) -> bool, value: fn(&Row) -> Option<f64>) -> Option<(f64, String)> {
+pub(crate) fn best(
+    rows: &[Row],
+    case: &str,
+    among: fn(&Row) -> bool,
+    value: fn(&Row) -> Option<f64>,
+) -> Option<(f64, String)> {
     let candidates = rows.iter().filter(|row| row.case() == case && among(row));
     let valued = candidates.filter_map(|row| Some((value(row)?, row)));
     let best = valued.reduce(|a, b| {
@@ -76,7 +81,7 @@ fn best(rows: &[Row], case: &str, among: fn(&Row) -> bool, value: fn(&Row) -> Op
     best.map(|(value, row)| (value, row.side().to_owned()))
 }
 
-fn p50(row: &Row) -> Option<f64> {
+pub(crate) fn p50(row: &Row) -> Option<f64> {
     row.p50
 }
 
@@ -84,12 +89,12 @@ fn p99(row: &Row) -> Option<f64> {
     row.p99
 }
 
-fn value_of(rows: &[Row], id: &str) -> Option<f64> {
+pub(crate) fn value_of(rows: &[Row], id: &str) -> Option<f64> {
     rows.iter().find(|row| row.id == id)?.p50
 }
 
 /// Judges every row of ours by what `conditions` says of it, given all rows and its median.
-fn judge(rows: &mut [Row], conditions: impl Fn(&[Row], &Row, f64) -> Conditions) {
+pub(crate) fn judge(rows: &mut [Row], conditions: impl Fn(&[Row], &Row, f64) -> Conditions) {
     let judged: Vec<_> =
         rows.iter().map(|row| row.p50.filter(|_| row.is_ours()).map(|median| conditions(rows, row, median))).collect();
     for (row, conditions) in rows.iter_mut().zip(judged) {

@@ -18,7 +18,9 @@ use std::{
 
 use bytes::Bytes;
 use millrace::{Command, prelude::*};
-use support::{Gate, Log, assert_in_time, cpu, cpu_with, eventually, kernel, only_wait, panics, soon, workers};
+use support::{
+    Gate, Log, assert_in_time, cpu, cpu_with, eventually, is_queued, kernel, only_wait, panics, soon, workers,
+};
 
 fn of_capacity(device: &Device, capacity: usize) -> Stream {
     device.stream_with(&StreamOptions::default().capacity(capacity)).unwrap()
@@ -93,6 +95,9 @@ impl Meeting {
 
 #[test]
 fn streams_overlap() {
+    if is_queued() {
+        return;
+    }
     let device = workers(2);
     let meeting = Arc::new(Meeting::default());
     let meet = kernel(&device, move || meeting.meet());
@@ -107,6 +112,9 @@ fn streams_overlap() {
 
 #[test]
 fn two_streams_that_become_ready_while_a_worker_lingers_both_get_a_worker() {
+    if is_queued() {
+        return;
+    }
     let device = workers(2);
     let meeting = Arc::new(Meeting::default());
     let meet = kernel(&device, move || meeting.meet());
@@ -123,6 +131,9 @@ fn two_streams_that_become_ready_while_a_worker_lingers_both_get_a_worker() {
 
 #[test]
 fn a_marker_makes_a_stream_of_the_same_device_wait() {
+    if is_queued() {
+        return;
+    }
     let device = workers(2);
     let (first, second, log) = (device.stream().unwrap(), device.stream().unwrap(), Log::new(&device));
     let (gate, _held) = Gate::across(&device, &first);
@@ -172,6 +183,9 @@ fn many_streams_that_wait_for_one_marker_all_go_on() {
 
 #[test]
 fn a_marker_of_several_streams_is_reached_when_the_last_of_them_is_there() {
+    if is_queued() {
+        return;
+    }
     let device = workers(2);
     let [a, b, c] = [(); 3].map(|()| device.stream().unwrap());
     let (gate, _held) = Gate::across(&device, &b);
@@ -590,6 +604,9 @@ impl Drop for Counted {
 
 #[test]
 fn fan_out_shares_one_payload_and_skips_nobody() {
+    if is_queued() {
+        return;
+    }
     let device = workers(2);
     let (full, gate, _held) = full(&device, 1);
     let (free, full_for_good) = (device.stream().unwrap(), of_capacity(&device, 1));
@@ -738,6 +755,9 @@ impl Drop for Tracer {
 
 #[test]
 fn run_executes_a_brief_command_of_an_idle_stream_on_the_calling_thread() {
+    if is_queued() {
+        return;
+    }
     let device = workers(1);
     let (stream, buffer) = (device.stream().unwrap(), device.allocate(5).unwrap());
     let ran_on = Arc::new(Mutex::new(None));
@@ -747,6 +767,9 @@ fn run_executes_a_brief_command_of_an_idle_stream_on_the_calling_thread() {
 
 #[test]
 fn run_executes_an_unknown_or_long_kernel_on_a_worker_and_a_brief_one_here() {
+    if is_queued() {
+        return;
+    }
     let device = workers(1);
     let stream = device.stream().unwrap();
     let ran_on = Arc::new(Mutex::new(None));
@@ -770,6 +793,9 @@ fn run_executes_an_unknown_or_long_kernel_on_a_worker_and_a_brief_one_here() {
 
 #[test]
 fn a_wait_of_one_thread_does_not_run_the_long_kernels_before_its_command() {
+    if is_queued() {
+        return;
+    }
     let device = workers(1);
     let stream = device.stream().unwrap();
     let ran_on = Arc::new(Mutex::new(None));

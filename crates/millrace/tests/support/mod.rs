@@ -9,7 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace::{Launch, prelude::*};
+use millrace::{
+    Launch,
+    cpu::CpuProvider,
+    faulty::{Faults, FaultyProvider},
+    prelude::*,
+};
 
 /// How late a deadline may be noticed.
 const TOLERANCE: Duration = Duration::from_millis(50);
@@ -17,11 +22,22 @@ const TOLERANCE: Duration = Duration::from_millis(50);
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
 pub(crate) fn cpu() -> Device {
-    millrace::runtime().open("cpu").unwrap()
+    cpu_with(DeviceOptions::default())
 }
 
+/// The CPU device, or, with `MILLRACE_TEST_DEVICE=queued`, the same behind a queue of its own as a GPU has it.
 pub(crate) fn cpu_with(options: DeviceOptions) -> Device {
-    millrace::runtime().open_with("cpu", options).unwrap()
+    let runtime = if is_queued() {
+        Runtime::new(vec![Box::new(FaultyProvider::new(CpuProvider, Faults::default()).depth(1))])
+    } else {
+        millrace::runtime()
+    };
+    runtime.open_with("cpu", options).unwrap()
+}
+
+/// Whether the device has a queue of its own: its kernels run one after the other, on no thread of ours.
+pub(crate) fn is_queued() -> bool {
+    std::env::var("MILLRACE_TEST_DEVICE").is_ok_and(|device| device == "queued")
 }
 
 pub(crate) fn workers(n: usize) -> Device {

@@ -1,0 +1,209 @@
+//! The groups of `millrace bench gpu`: the GPU device next to wgpu used by hand, and next to the CPU device.
+//!
+//! A [`Task`] says what is done, on numbers that are always the same, and what must come out. [`ours`] does it through
+//! tensors and streams, [`by_hand`] with [`crate::raw_wgpu`]; both give a [`Job`] that is run again and again, waits for
+//! the device each time, and is checked at its end. Every turn opens a fresh context and ends with
+//! [`Context::finish`], which fails if anything is left in flight.
+
+mod by_hand;
+mod ours;
+mod targets;
+mod task;
+
+use std::time::Duration;
+
+pub use by_hand::by_hand;
+pub use ours::{Context, Idle, ours, ours_by_stream};
+pub use task::{Job, Task, numbers};
+
+use millrace::{
+    Provider, Runtime,
+    gpu::{GpuProvider, Transfers},
+};
+
+use crate::{
+    Result,
+    commands::Progress,
+    groups::{self, Group},
+    measure::{Metric, Side, each_timed},
+    raw_wgpu::{Raw, Waiting},
+    report::Report,
+};
+
+/// How much is measured.
+#[derive(Debug, Clone)]
+pub struct Effort {
+    /// Turns of every side.
+    pub rounds: usize,
+    /// Time of a turn, for each of its cases. One run of a case may take longer.
+    pub turn: Duration,
+    /// When a turn is given up.
+    pub timeout: Duration,
+    /// Whether cases that take long on a software driver are left out.
+    pub small: bool,
+    /// Uploads of a megabyte, while the process's memory is watched.
+    pub uploads: usize,
+}
+
+impl Effort {
+    /// A few minutes.
+    pub fn full() -> Self {
+        Self {
+            rounds: 8,
+            turn: Duration::from_millis(60),
+            timeout: Duration::from_secs(60),
+            small: false,
+            uploads: 10_000,
+        }
+    }
+
+    /// Some seconds.
+    pub fn quick() -> Self {
+        Self {
+            rounds: 2,
+            turn: Duration::from_millis(10),
+            timeout: Duration::from_secs(30),
+            small: true,
+            uploads: 1000,
+        }
+    }
+}
+
+/// Measures all groups that `wanted` says yes to, the sides in turns, and sets the targets.
+///
+/// ```no_run
+/// use millrace_lab::gpu::{Effort, run_groups};
+/// let report = run_groups(&Effort::quick(), &|name| name == "empty_launch", &mut |_| ());
+/// println!("{}", report.to_json()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
+    groups::run(groups(effort), effort.rounds, effort.timeout, wanted, progress)
+}
+
+/// The names of all groups, in the order they are measured.
+pub fn group_names() -> Vec<&'static str> {
+    groups(&Effort::quick()).iter().map(|group| group.name).collect()
+}
+
+fn groups(effort: &Effort) -> Vec<Group> {
+    let sizes = |all: &[usize], most: usize| -> Vec<usize> {
+        all.iter().copied().filter(|size| !effort.small || *size <= most).collect()
+    };
+    let cases = |sizes: Vec<usize>, task: fn(usize) -> Task| -> Vec<(String, Task)> {
+        sizes.into_iter().map(|size| (label(size), task(size))).collect()
+    };
+    let bytes = [1 << 10, 16 << 10, 256 << 10, 1 << 20, 16 << 20, 64 << 20];
+    let elements = [256, 1 << 16, 1 << 20, 4 << 20];
+    let batch = vec![
+        ("many_small_ops".to_owned(), Task::Relus { count: 20, len: 256 }),
+        ("single_large_op".to_owned(), Task::Relus { count: 1, len: 5120 }),
+    ];
+    let matrices = sizes(&[256, 512, 1024, 2048], 512);
+    let matrices = matrices.into_iter().map(|size| (size.to_string(), Task::Matmul(size))).collect();
+    let up = cases(sizes(&bytes, 1 << 20), Task::Upload);
+    let down = cases(sizes(&bytes, 1 << 20), Task::Download);
+    let unary = cases(sizes(&elements, 1 << 20), |len| Task::Relus { count: 1, len });
+    let binary = cases(sizes(&elements, 1 << 20), Task::Add);
+    let reduce = cases(sizes(&elements, 1 << 20), Task::Sum);
+    let grown = vec![uploads("millrace", effort, || Context::open("gpu")), uploads("millrace-staged", effort, staged)];
+    vec![
+        compared("empty_launch", effort, vec![(String::new(), Task::Empty)], targets::empty_launch),
+        compared("gpu_batch_processing", effort, batch, targets::batch),
+        compared("upload", effort, up, targets::transfer),
+        compared("download", effort, down, targets::transfer),
+        compared("unary_ops", effort, unary, targets::operation),
+        compared("binary_ops", effort, binary, targets::operation),
+        compared("reduce_ops", effort, reduce, targets::operation),
+        compared("matmul", effort, matrices, targets::operation),
+        Group::new("uploads_memory", grown, targets::memory),
+    ]
+}
+
+fn label(size: usize) -> String {
+    match size {
+        size if size >= 1 << 20 => format!("{}Mi", size >> 20),
+        size if size >= 1 << 10 => format!("{}Ki", size >> 10),
+        size => size.to_string(),
+    }
+}
+
+type Cases = Vec<(String, Task)>;
+
+type Make = fn(&Context, &Task) -> Result<Box<dyn Job>>;
+
+/// The same cases on every side.
+fn compared(name: &'static str, effort: &Effort, cases: Cases, judge: groups::Judge) -> Group {
+    let on = |open: fn() -> Result<Context>, make: Make| {
+        let (effort, cases) = (effort.clone(), cases.clone());
+        move || {
+            let context = open()?;
+            let metrics = timed(&effort, &cases, |task| make(&context, task))?;
+            context.finish()?;
+            Ok(metrics)
+        }
+    };
+    let hand = |waiting: Waiting, mapped: bool| {
+        let (effort, cases) = (effort.clone(), cases.clone());
+        move || {
+            let raw = Raw::open(adapter_name().as_deref(), waiting)?;
+            if mapped && !raw.maps_primary() {
+                return Ok(Vec::new()); // not every adapter has it
+            }
+            timed(&effort, &cases, |task| by_hand(&raw, task, mapped))
+        }
+    };
+    let gpu = || Context::open("gpu");
+    let mut sides = vec![
+        Side::new("millrace", on(gpu, ours)),
+        Side::new("raw-wgpu", hand(Waiting::Yield, false)),
+        Side::new("raw-wgpu-wait", hand(Waiting::Sleep, false)),
+    ];
+    if cases.iter().any(|(_, task)| matches!(task, Task::Relus { count: 2.., .. })) {
+        sides.push(Side::new("millrace-stream", on(gpu, ours_by_stream)));
+    }
+    if cases.iter().any(|(_, task)| matches!(task, Task::Upload(_) | Task::Download(_))) {
+        sides.push(Side::new("millrace-staged", on(staged, ours)));
+        sides.push(Side::new("raw-wgpu-mapped", hand(Waiting::Yield, true)));
+    }
+    sides.push(Side::new("millrace-cpu", on(|| Context::open("cpu"), ours)));
+    Group::new(name, sides, judge).on(|side| if side == "millrace-cpu" { "cpu" } else { "gpu" })
+}
+
+/// What the device that `gpu` means is called, if there is one: with this name it can be opened by hand, too.
+pub fn adapter_name() -> Option<String> {
+    let provider = GpuProvider::default();
+    let id = provider.find("gpu")?;
+    provider.list().into_iter().find(|found| found.id == id).map(|found| found.name)
+}
+
+/// Every case for a turn, after two runs that are not counted.
+fn timed(effort: &Effort, cases: &Cases, make: impl Fn(&Task) -> Result<Box<dyn Job>>) -> Result<Vec<Metric>> {
+    let timed = |(case, task): &(String, Task)| {
+        let mut job = make(task)?;
+        job.run()?;
+        job.run()?;
+        let samples = each_timed(effort.turn, || job.run())?;
+        job.check()?;
+        Ok(Metric::lower(case.clone(), "us", samples.into_iter().map(|ns| ns / 1e3).collect()))
+    };
+    cases.iter().map(timed).collect()
+}
+
+/// How much the process grew during many uploads, after the first hundred.
+fn uploads(name: &str, effort: &Effort, open: fn() -> Result<Context>) -> Side {
+    let count = effort.uploads;
+    Side::new(name, move || {
+        let context = open()?;
+        let grown = context.growth_of_uploads(count, 1 << 20)?;
+        context.finish()?;
+        let row = |grown: u64| Metric::lower("", "MiB", vec![grown as f64 / f64::from(1 << 20)]);
+        Ok(grown.map(row).into_iter().collect())
+    })
+}
+
+/// The GPU device, with staging also where host and device share their memory.
+fn staged() -> Result<Context> {
+    let provider = GpuProvider::with_transfers(Transfers::Staged);
+    Context::of(Runtime::new(vec![Box::new(provider)]).open("gpu")?)
+}

@@ -1,0 +1,63 @@
+//! Running groups of sides in turns, and judging them.
+
+use std::time::Duration;
+
+use crate::{
+    commands::Progress,
+    machine::{Machine, Ticks},
+    measure::{Side, interleaved},
+    report::{Report, Row, SCHEMA},
+};
+
+/// Sets the targets of a group's rows.
+pub(crate) type Judge = fn(&mut [Row]);
+
+/// What is measured together.
+pub(crate) struct Group {
+    pub(crate) name: &'static str,
+    sides: Vec<Side>,
+    judge: Judge,
+    device: fn(&str) -> &'static str,
+}
+
+impl Group {
+    /// A group on the GPU device.
+    pub(crate) fn new(name: &'static str, sides: Vec<Side>, judge: Judge) -> Self {
+        Self { name, sides, judge, device: |_| "gpu" }
+    }
+
+    /// Says on which device a side works.
+    pub(crate) fn on(mut self, device: fn(&str) -> &'static str) -> Self {
+        self.device = device;
+        self
+    }
+}
+
+/// Measures the groups that `wanted` says yes to.
+pub(crate) fn run(
+    groups: Vec<Group>,
+    rounds: usize,
+    timeout: Duration,
+    wanted: &dyn Fn(&str) -> bool,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Report {
+    let (mut machine, ticks) = (Machine::now(), Ticks::now());
+    let groups: Vec<_> = groups.into_iter().filter(|group| wanted(group.name)).collect();
+    let total = groups.iter().map(|group| group.sides.len() * rounds).sum();
+    let (mut done, mut rows) = (0, Vec::new());
+    for group in groups {
+        let mut step = |side: &str| {
+            progress(Progress { group: group.name, side, done, total });
+            done += 1;
+        };
+        let measured = interleaved(&group.sides, rounds, timeout, &mut step);
+        let mut of_group: Vec<_> = measured.into_iter().map(|measured| Row::new(group.name, measured)).collect();
+        for row in &mut of_group {
+            row.device = (group.device)(row.side()).to_owned();
+        }
+        (group.judge)(&mut of_group);
+        rows.append(&mut of_group);
+    }
+    machine.others = ticks.and_then(Ticks::others_since);
+    Report { schema: SCHEMA, machine, rows }
+}

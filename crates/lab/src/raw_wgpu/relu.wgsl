@@ -1,0 +1,11 @@
+struct Params { n: u32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read_write> y: array<f32>;
+
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    if id.x < params.n {
+        y[id.x] = max(x[id.x], 0.0);
+    }
+}

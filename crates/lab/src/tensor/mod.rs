@@ -1,0 +1,183 @@
+//! The groups of `millrace bench tensor`: operations on the CPU device next to the libraries that do nothing else, and
+//! next to what the machine's memory allows.
+
+mod limits;
+mod products;
+mod targets;
+
+use std::{hint::black_box, sync::Arc};
+
+use millrace::{Runtime, cpu::CpuThreads, tensor::Tensor};
+
+pub use crate::gpu::Effort;
+use crate::{
+    Error, Result,
+    commands::Progress,
+    gpu::{Context, numbers},
+    groups::{self, Group},
+    measure::{Metric, Side, batch_timed, each_timed, warm_up},
+    report::Report,
+};
+use products::{Library, Product};
+
+/// Measures all groups that `wanted` says yes to, the sides in turns, and sets the targets.
+///
+/// ```no_run
+/// use millrace_lab::tensor::{Effort, run_groups};
+/// let report = run_groups(&Effort::quick(), &|name| name == "small_op", &mut |_| ());
+/// println!("{}", report.to_json()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
+    groups::run(groups(effort), effort.rounds, effort.timeout, wanted, progress)
+}
+
+/// The names of all groups, in the order they are measured.
+pub fn group_names() -> Vec<&'static str> {
+    groups(&Effort::quick()).iter().map(|group| group.name).collect()
+}
+
+fn groups(effort: &Effort) -> Vec<Group> {
+    let sizes: &[usize] = if effort.small { &[256, 512] } else { &[256, 512, 1024, 2048] };
+    let squares: Vec<_> = sizes.iter().map(|&n| Product::square(n)).collect();
+    let mut small: Vec<_> = [16, 32, 64, 128].into_iter().map(Product::square).collect();
+    small.extend([Product { m: 1, k: 1024, n: 1024 }, Product { m: 1024, k: 1, n: 1024 }]);
+    let all = millrace::cpu::CpuInfo::get().cores;
+    let elements = if effort.small { 1 << 20 } else { 16 << 20 };
+    let group = |name, sides, judge| Group::new(name, sides, judge).on(|_| "cpu");
+    vec![
+        group("matmul_one_thread", products(effort, &squares, 1), targets::matmul),
+        group("matmul_all_threads", products(effort, &squares, all), targets::matmul),
+        group("matmul_small", products(effort, &small, all), targets::none),
+        group("unary", vec![elementwise(effort, elements, UNARY), limits::copy(effort, elements)], targets::bandwidth),
+        group(
+            "binary",
+            vec![elementwise(effort, elements, BINARY), limits::copy(effort, elements)],
+            targets::bandwidth,
+        ),
+        group(
+            "reduce",
+            vec![elementwise(effort, elements, REDUCE), limits::read(effort, elements)],
+            targets::bandwidth,
+        ),
+        group("small_op", vec![small_op(effort)], targets::small_op),
+    ]
+}
+
+/// A context on the CPU with so many threads.
+fn context(threads: usize) -> Result<Context> {
+    Context::of(Runtime::new(vec![Box::new(CpuThreads(threads))]).open("cpu")?)
+}
+
+/// The same products with our tensors and with every library, on so many threads.
+fn products(effort: &Effort, products: &[Product], threads: usize) -> Vec<Side> {
+    let products: Arc<[Product]> = products.into();
+    let mut sides = vec![{
+        let (effort, products) = (effort.clone(), products.clone());
+        Side::new("millrace", move || {
+            let context = context(threads)?;
+            let metrics = products.iter().map(|product| our_product(&effort, &context, product)).collect();
+            context.finish()?;
+            metrics
+        })
+    }];
+    // matrixmultiply reads how many threads it may use from the environment, once.
+    let libraries = [Library::Gemm, Library::Faer, Library::Matrixmultiply];
+    let usable = libraries.into_iter().filter(|library| threads > 1 || *library != Library::Matrixmultiply);
+    sides.extend(usable.map(|library| {
+        let (effort, products) = (effort.clone(), products.clone());
+        let timed = move |product: &Product| {
+            let (a, b, mut c) = product.operands();
+            let run = || {
+                library.multiply(product, &a, &b, black_box(&mut c), threads);
+                Ok(())
+            };
+            let metric = product_timed(&effort, product, run)?;
+            product.check(&c)?;
+            Ok(metric)
+        };
+        Side::new(library.name(), move || products.iter().map(&timed).collect())
+    }));
+    sides
+}
+
+fn our_product(effort: &Effort, context: &Context, product: &Product) -> Result<Metric> {
+    let (a, b, _) = product.operands();
+    let a = context.tensors().from_slice(&a, &[product.m, product.k])?;
+    let b = context.tensors().from_slice(&b, &[product.k, product.n])?;
+    let mut c = None;
+    let metric = product_timed(effort, product, || {
+        c = Some(a.matmul(&b)?);
+        Ok(context.tensors().synchronize()?)
+    })?;
+    product.check(&c.map(|c| c.to_vec::<f32>()).transpose()?.unwrap_or_default())?;
+    Ok(metric)
+}
+
+fn product_timed(effort: &Effort, product: &Product, mut run: impl FnMut() -> Result<()>) -> Result<Metric> {
+    warm_up(effort.turn / 4, &mut run)?;
+    // Small ones many at a time, since reading the clock takes as long.
+    let batch = if product.flops() < 1e6 { 100 } else { 1 };
+    let times = batch_timed(effort.turn, batch, run)?;
+    Ok(Metric::higher(product.to_string(), "GFLOP/s", times.into_iter().map(|ns| product.flops() / ns).collect()))
+}
+
+/// Operations over large arrays, by name, with the arrays that each reads and writes.
+type Operations = &'static [(&'static str, fn(&Tensor, &Tensor) -> Result<Tensor>, usize)];
+
+const UNARY: Operations =
+    &[("relu", |x, _| Ok(x.relu()?), 2), ("neg", |x, _| Ok(x.neg()?), 2), ("sqrt", |x, _| Ok(x.sqrt()?), 2)];
+
+const BINARY: Operations = &[("add", |x, y| Ok(x.add(y)?), 3), ("mul", |x, y| Ok(x.mul(y)?), 3)];
+
+const REDUCE: Operations = &[("sum", |x, _| Ok(x.sum(&[0])?), 1), ("max", |x, _| Ok(x.max(&[0])?), 1)];
+
+fn elementwise(effort: &Effort, elements: usize, operations: Operations) -> Side {
+    let effort = effort.clone();
+    Side::new("millrace", move || {
+        let context = context(millrace::cpu::CpuInfo::get().cores)?;
+        let tensors = context.tensors();
+        let x = tensors.from_slice(&numbers(elements, 1), &[elements])?;
+        let y = tensors.from_slice(&numbers(elements, 2), &[elements])?;
+        let mut metrics = Vec::new();
+        for (name, operation, arrays) in operations {
+            let mut result = None;
+            let mut run = || {
+                result = None; // back to the pool
+                result = Some(operation(&x, &y)?);
+                Ok(tensors.synchronize()?)
+            };
+            warm_up(effort.turn / 4, &mut run)?;
+            let times = each_timed(effort.turn, run)?;
+            let bytes = (4 * elements * arrays) as f64;
+            metrics.push(Metric::higher(*name, "GB/s", times.into_iter().map(|ns| bytes / ns).collect()));
+            let first = result.map(|result| result.flatten()?.slice(0, 0..1)?.to_vec::<f32>()).transpose()?;
+            black_box(first.ok_or_else(|| Error::Wrong(format!("{name} was not run")))?);
+        }
+        context.finish()?;
+        Ok(metrics)
+    })
+}
+
+/// One operation on 256 floats, from the call until the result is there.
+fn small_op(effort: &Effort) -> Side {
+    let effort = effort.clone();
+    Side::new("millrace", move || {
+        let context = context(millrace::cpu::CpuInfo::get().cores)?;
+        let x = context.tensors().from_slice(&numbers(256, 1), &[256])?;
+        let mut to_vec = || {
+            let y = black_box(x.relu()?.to_vec::<f32>()?);
+            if y.len() == 256 { Ok(()) } else { Err(Error::Wrong(format!("{} elements", y.len()))) }
+        };
+        let mut synchronize = || {
+            let _y = black_box(x.relu()?);
+            Ok(context.tensors().synchronize()?)
+        };
+        warm_up(effort.turn / 4, &mut to_vec)?;
+        let vec = batch_timed(effort.turn, 50, to_vec)?;
+        warm_up(effort.turn / 4, &mut synchronize)?;
+        let waited = batch_timed(effort.turn, 50, synchronize)?;
+        context.finish()?;
+        Ok(vec![Metric::lower("relu-256-to_vec", "ns", vec), Metric::lower("relu-256-synchronize", "ns", waited)])
+    })
+}

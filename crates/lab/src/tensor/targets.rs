@@ -1,0 +1,38 @@
+//! What our rows on the CPU are held to.
+
+use crate::{
+    report::Row,
+    targets::{Conditions, best, judge, p50, value_of},
+};
+
+/// The best library that does nothing else, less five hundredths.
+pub(super) fn matmul(rows: &mut [Row]) {
+    judge(rows, |rows, row, median| {
+        let mut conditions = Conditions::default();
+        if let Some((fastest, name)) = best(rows, row.case(), |row| !row.is_ours(), p50) {
+            conditions.at_least("p50", median, Some(0.95 * fastest), &format!("0.95 x {name}, the fastest"));
+        }
+        conditions
+    });
+}
+
+/// What a plain copy or a plain read of the same arrays reaches, less a tenth.
+pub(super) fn bandwidth(rows: &mut [Row]) {
+    judge(rows, |rows, _, median| {
+        let mut conditions = Conditions::default();
+        conditions.at_least("p50", median, value_of(rows, "copy").map(|rate| 0.9 * rate), "0.9 x a plain copy");
+        conditions.at_least("p50", median, value_of(rows, "read").map(|rate| 0.9 * rate), "0.9 x a plain read");
+        conditions
+    });
+}
+
+pub(super) fn small_op(rows: &mut [Row]) {
+    judge(rows, |_, _, median| {
+        let mut conditions = Conditions::default();
+        conditions.at_most("p50", median, Some(1000.0), "a microsecond");
+        conditions
+    });
+}
+
+/// Small products are held to frameworks that allocate as well, in the bench crate that has them (`peers/`).
+pub(super) fn none(_: &mut [Row]) {}
