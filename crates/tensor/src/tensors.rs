@@ -87,11 +87,18 @@ impl Tensors {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn from_vec<T: Element<Word = T> + Pod>(&self, elements: Vec<T>, shape: &[usize]) -> Result<Tensor> {
-        let (op, shape) = ("from_vec", Shape::new("from_vec", shape)?);
-        check_elements(op, elements.len(), &shape)?;
-        let buffer = match shape.elements() {
-            0 => None,
-            _ => Some(self.device().adopt(Bytes::from_owner(Words(elements)))?),
+        let shape = Shape::new("from_vec", shape)?;
+        check_elements("from_vec", elements.len(), &shape)?;
+        let n = shape.elements();
+        let bytes = Bytes::from_owner(Words(elements));
+        let buffer = match self.device().info().kind {
+            _ if n == 0 => None,
+            DeviceKind::Cpu => Some(self.device().adopt(bytes)?),
+            _ => {
+                let buffer = self.device().allocate(n * 4)?;
+                self.enqueue(buffer.write(0, bytes))?;
+                Some(buffer)
+            }
         };
         Ok(Tensor::new(self.clone(), buffer, Layout::contiguous(shape), T::DTYPE))
     }
