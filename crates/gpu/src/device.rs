@@ -47,7 +47,7 @@ pub(crate) struct Shared {
     pci: String,
     /// Whether host and device share their memory, and idle buffers can be mapped.
     pub(crate) mappable: bool,
-    depth: usize,
+    pub(crate) depth: usize,
     pub(crate) compiler: Compiler,
     pub(crate) groups: Groups,
     pub(crate) uploads: Arc<Uploads>,
@@ -331,5 +331,6 @@ impl Queued for Gpu {
     }
 }
 
-/// How long a wait keeps its processor awake before it sleeps: work that ends within it is seen at once.
-pub(crate) const WAKEFUL: Duration = Duration::from_millis(2);
+/// How long a wait keeps its processor awake before it sleeps. Work that ends within it is seen at once; longer work needs
+/// that processor itself, if the driver is software.
+pub(crate) const WAKEFUL: Duration = Duration::from_millis(1);
