@@ -1,11 +1,8 @@
 //! The device: what all of its parts share, and how it is opened and given up.
 
-use std::{
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+    atomic::{AtomicU64, Ordering},
 };
 
 use bytes::Bytes;
@@ -330,7 +327,3 @@ impl Queued for Gpu {
         self.shared.depth
     }
 }
-
-/// How long a wait keeps its processor awake before it sleeps. Work that ends within it is seen at once; longer work needs
-/// that processor itself, if the driver is software.
-pub(crate) const WAKEFUL: Duration = Duration::from_millis(1);
