@@ -20,7 +20,7 @@ use crate::{
     kernel::{Kernel, KernelSpec},
     memory::{Buffer, BufferId},
     pool::{BlockSource, PoolCore, PoolStats},
-    road::{Core, Ready},
+    road::Core,
     stream::{Stream, StreamInner, StreamOptions},
     timer::Timer,
 };
@@ -240,7 +240,7 @@ impl Device {
             pool: PoolCore::new(id, budget, source),
             replies: ReplyPool::new(),
             launches: Arc::new(Slab::new()),
-            ready: Ready::default(),
+            ready: Default::default(),
             events: Events::default(),
             timer: Timer::default(),
             streams: Mutex::default(),

@@ -92,15 +92,16 @@ pub(crate) struct StreamInner {
     pub(crate) context: Arc<Context>,
     pub(crate) priority: Priority,
     ring: mpsc::Sender<Envelope>,
-    pub(crate) lane: Mutex<Lane>,
+    /// Padded, as what follows: the driver writes it with every command, and submitters read what is above.
+    pub(crate) lane: CachePadded<Mutex<Lane>>,
     /// Commands that were counted in by submitters, less those that were counted out by drivers. The one who lifts it
     /// from zero to one has to see to it that somebody drives; the one who brings it to zero or below stops driving.
     /// It can be negative for the moment between a command's submission and its being counted.
     pending: CachePadded<AtomicIsize>,
     /// Commands finished. Written by whoever drives.
-    progress: AtomicU64,
+    progress: CachePadded<AtomicU64>,
     /// The first error that nobody waited for.
-    unclaimed: Mutex<Option<Error>>,
+    unclaimed: CachePadded<Mutex<Option<Error>>>,
     /// Whether it stands in the ready queue. Changed under that queue's lock.
     pub(crate) queued: AtomicBool,
     /// Whether the lane has a command in front of its ring.
@@ -122,10 +123,10 @@ impl StreamInner {
             context,
             priority: options.priority,
             ring: sender,
-            lane: Mutex::new(Lane { ring: receiver, front: None }),
+            lane: CachePadded::new(Mutex::new(Lane { ring: receiver, front: None })),
             pending: CachePadded::new(AtomicIsize::new(0)),
-            progress: AtomicU64::new(0),
-            unclaimed: Mutex::new(None),
+            progress: CachePadded::new(AtomicU64::new(0)),
+            unclaimed: CachePadded::new(Mutex::new(None)),
             queued: AtomicBool::new(false),
             held: AtomicBool::new(false),
         })
