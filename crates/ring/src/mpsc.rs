@@ -236,6 +236,15 @@ impl<T: Send> Sender<T> {
     }
 
     /// Sends, blocking while the ring is full, until the deadline at most.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// let (tx, _rx) = millrace_ring::mpsc::bounded(1)?;
+    /// let soon = Instant::now() + Duration::from_millis(1);
+    /// assert!(tx.send_deadline(1, soon).is_ok());
+    /// assert!(tx.send_deadline(2, soon).is_err(), "it is full and stays so");
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     #[inline]
     pub fn send_deadline(&self, message: T, deadline: Instant) -> Result<(), SendDeadlineError<T>> {
         wait::send(&mut &*self, message, Some(deadline))
@@ -247,11 +256,28 @@ impl<T: Send> Sender<T> {
     }
 
     /// Sends, awaiting room. Dropped before it is done, the future has sent nothing.
+    ///
+    /// ```
+    /// let (tx, mut rx) = millrace_ring::mpsc::bounded(1)?;
+    /// pollster::block_on(tx.send_async(7)).unwrap();
+    /// assert_eq!(pollster::block_on(rx.recv_async()), Ok(7));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn send_async(&self, message: T) -> impl Future<Output = Result<(), SendError<T>>> + Send + Unpin + '_ {
         Sending::new(self, message)
     }
 
     /// Closes the ring: nothing more can be sent, what was sent is still received.
+    ///
+    /// ```
+    /// let (tx, mut rx) = millrace_ring::mpsc::bounded(2)?;
+    /// tx.try_send(1).unwrap();
+    /// tx.close();
+    /// assert!(tx.is_closed() && tx.try_send(2).is_err());
+    /// assert_eq!(rx.recv(), Ok(1));
+    /// assert!(rx.recv().is_err());
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn close(&self) {
         self.ring.close();
     }
@@ -262,6 +288,13 @@ impl<T: Send> Sender<T> {
     }
 
     /// Messages in the ring at some moment during the call.
+    ///
+    /// ```
+    /// let (tx, _rx) = millrace_ring::mpsc::bounded(2)?;
+    /// tx.try_send(1).unwrap();
+    /// assert_eq!((tx.len(), tx.is_empty(), tx.capacity()), (1, false, 2));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.ring.len()
     }
@@ -392,6 +425,16 @@ impl<T: Send> Receiver<T> {
     }
 
     /// Receives, blocking while the ring is empty, until the deadline at most.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// let (tx, mut rx) = millrace_ring::mpsc::bounded(1)?;
+    /// tx.try_send(1).unwrap();
+    /// let soon = Instant::now() + Duration::from_millis(1);
+    /// assert_eq!(rx.recv_deadline(soon), Ok(1));
+    /// assert!(rx.recv_deadline(soon).is_err(), "nothing else comes");
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     #[inline]
     pub fn recv_deadline(&mut self, deadline: Instant) -> Result<T, RecvDeadlineError> {
         wait::recv_until(&mut &mut *self, Some(deadline))
@@ -442,6 +485,15 @@ impl<T: Send> Receiver<T> {
     }
 
     /// Closes the ring: nothing more can be sent, what was sent can still be received.
+    ///
+    /// ```
+    /// let (tx, mut rx) = millrace_ring::mpsc::bounded(2)?;
+    /// tx.try_send(1).unwrap();
+    /// rx.close();
+    /// assert!(tx.try_send(2).is_err());
+    /// assert_eq!((rx.len(), rx.recv()), (1, Ok(1)));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn close(&mut self) {
         self.ring.close();
     }

@@ -9,7 +9,7 @@ pub(crate) fn to_write<T>(place: *const T) {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
     // SAFETY: a prefetch accesses nothing, at whatever address.
     unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) place, options(nomem, nostack, preserves_flags));
+        std::arch::asm!("prefetchw [{}]", in(reg) place, options(readonly, nostack, preserves_flags));
     }
     #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
     let _ = place;

@@ -199,6 +199,24 @@ impl<T> Core<T> {
         false
     }
 
+    /// Puts a chain of `number` nodes on the near list, which was found empty and is open.
+    fn put_all_near(&self, start: u32, number: u64) {
+        let mut head = self.near.load(Ordering::Relaxed);
+        let mut last = None;
+        loop {
+            if first(head) != 0 || last.is_some() {
+                // The taker before us gave something back.
+                let last = *last.get_or_insert_with(|| self.last(start));
+                self.next(last).store(first(head), Ordering::Relaxed);
+            }
+            let new = moved(head, start, count(head) + number);
+            match self.near.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
     /// Puts a chain of `number` nodes on the far list; says whether that was the last piece of an ownerless slab.
     ///
     /// # Safety
@@ -270,19 +288,8 @@ impl<T: Default> Core<T> {
         self.taker.store(sync::me(), Ordering::Relaxed);
         let (taken, number) = self.pop_all(&self.far, 0);
         let start = self.next(taken).load(Ordering::Relaxed);
-        let mut head = self.near.load(Ordering::Relaxed);
-        let mut last = None;
-        while start != 0 {
-            if first(head) != 0 || last.is_some() {
-                // The taker before us gave something back.
-                let last = *last.get_or_insert_with(|| self.last(start));
-                self.next(last).store(first(head), Ordering::Relaxed);
-            }
-            let new = moved(head, start, count(head) + number - 1);
-            match self.near.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => head = now,
-            }
+        if start != 0 {
+            self.put_all_near(start, number - 1);
         }
         Some(self.node(taken))
     }
@@ -441,6 +448,21 @@ impl<T> Node<T> {
 }
 
 /// An object of a [`Slab`], given back when it is dropped.
+///
+/// ```
+/// # #[derive(Default)]
+/// # struct Number(u64);
+/// # impl millrace_ring::Recycle for Number {
+/// #     fn recycle(&mut self) {
+/// #         self.0 = 0;
+/// #     }
+/// # }
+/// let slab = millrace_ring::Slab::<Number>::new();
+/// let mut loan = slab.take().expect("far from the limit");
+/// loan.0 = 7;
+/// drop(slab); // a loan outlives its slab
+/// assert_eq!(loan.0, 7);
+/// ```
 pub struct Loan<T: Recycle + Send> {
     node: NonNull<Node<T>>,
 }
@@ -452,6 +474,22 @@ unsafe impl<T: Recycle + Send + Sync> Sync for Loan<T> {}
 
 impl<T: Recycle + Send> Loan<T> {
     /// Another object of the same slab. `None` if [`MAX_OUT`] are out.
+    ///
+    /// ```
+    /// # #[derive(Default)]
+    /// # struct Number(u64);
+    /// # impl millrace_ring::Recycle for Number {
+    /// #     fn recycle(&mut self) {
+    /// #         self.0 = 0;
+    /// #     }
+    /// # }
+    /// let slab = millrace_ring::Slab::<Number>::new();
+    /// let loan = slab.take().expect("far from the limit");
+    /// let another = loan.sibling().expect("far from the limit");
+    /// assert_eq!(slab.out(), 2);
+    /// drop(another);
+    /// assert_eq!(slab.out(), 1);
+    /// ```
     pub fn sibling(&self) -> Option<Self> {
         // SAFETY: our node keeps its home alive. The slab made for the call must not run its drop: it is not the
         // owner.
