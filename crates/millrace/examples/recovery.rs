@@ -1,5 +1,7 @@
 //! A device that is lost under a running program, and a program that goes on.
 
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
 use std::time::Duration;
 
 use millrace::{
