@@ -7,8 +7,9 @@ use crate::cpu::{
     worth_threads,
 };
 
-/// Side of the tiles in which a transposition is done: a tile's lines of both sides stay in the cache.
-const TILE: usize = 32;
+/// A transposition is done in tiles: a cache line of the output wide, some lines of the input high. Every line is read
+/// and written once.
+const TILE: [usize; 2] = [64, 16];
 
 pub(crate) fn copy() -> CpuKernel {
     CpuKernel::whole(|launch| {
@@ -20,16 +21,16 @@ pub(crate) fn copy() -> CpuKernel {
         // The last two axes exchanged, as `t` leaves them.
         if let ([.., rows, columns], [.., 1, stride]) = (shape, strides)
             && *stride > 1
-            && *rows as usize >= TILE
+            && *rows as usize >= TILE[0]
         {
             let (rows, columns, stride) = (*rows as usize, *columns as usize, *stride as usize);
             let outer = (&shape[..rank - 2], &strides[..rank - 2]);
             // A piece is some rows of one matrix.
-            let strip = TILE * columns;
-            let per_matrix = rows.div_ceil(TILE);
-            if rows.is_multiple_of(TILE) || out.len() == rows * columns {
+            let strip = TILE[0] * columns;
+            let per_matrix = rows.div_ceil(TILE[0]);
+            if rows.is_multiple_of(TILE[0]) || out.len() == rows * columns {
                 return pieces(launch.threads(), parallel, out, strip, |piece, out| {
-                    let (matrix, row) = (piece / per_matrix, piece % per_matrix * TILE);
+                    let (matrix, row) = (piece / per_matrix, piece % per_matrix * TILE[0]);
                     let base = place(outer.0, outer.1, params.offset as usize, matrix);
                     transpose(&x[base + row..], stride, out, columns);
                 });
@@ -51,15 +52,18 @@ fn place(shape: &[u32], strides: &[i32], offset: usize, mut n: usize) -> usize {
     place as usize
 }
 
-/// Rows of `out` are columns of `x`, whose rows are `stride` apart.
+/// Rows of `out`, at most a tile of them, are columns of `x`, whose rows are `stride` apart.
 fn transpose(x: &[u32], stride: usize, out: &mut [u32], columns: usize) {
     let rows = out.len() / columns;
-    for start in (0..columns).step_by(TILE) {
-        let end = (start + TILE).min(columns);
-        for (row, out) in out.chunks_exact_mut(columns).enumerate().take(rows) {
-            for (column, out) in out[start..end].iter_mut().enumerate() {
-                *out = x[row + (start + column) * stride];
-            }
+    let mut tile = [[0; TILE[0]]; TILE[1]];
+    for start in (0..columns).step_by(TILE[1]) {
+        let width = TILE[1].min(columns - start);
+        for (column, line) in tile[..width].iter_mut().enumerate() {
+            line[..rows].copy_from_slice(&x[(start + column) * stride..][..rows]);
+        }
+        for (row, out) in out.chunks_exact_mut(columns).enumerate() {
+            let out = &mut out[start..start + width];
+            out.iter_mut().zip(&tile).for_each(|(out, line)| *out = line[row]);
         }
     }
 }

@@ -4,10 +4,14 @@ use millrace_core::{CpuKernel, Launched};
 use super::Params;
 use crate::cpu::worth_threads;
 
-/// Nanoseconds per multiplication and addition on one thread, roughly.
-const COST: f64 = 0.025;
+/// Nanoseconds per multiplication and addition on one thread, roughly,
+const COST: f64 = 0.02;
+/// and per element that is read or written.
+const TOUCHED: f64 = 0.04;
 /// Slabs are a multiple of this many rows or columns: what the inner loops work on.
 const UNIT: usize = 64;
+/// Rows or columns from which on a slab is large: packing the other factor once more is nothing beside it.
+const LARGE: usize = 256;
 
 /// A matrix multiplication that replaces the output, or that adds to it.
 pub(crate) fn kernel(adds: bool) -> CpuKernel {
@@ -27,11 +31,16 @@ fn run(launch: &mut Launched<'_>, accum: Accum) {
     let (m, n, k) = (params.m as usize, params.n as usize, (params.k_end - params.k_start) as usize);
     let batch = out.len() / (m * n);
     let threads = launch.threads();
-    let work = (m * n * k) as f64 * COST + (m * k + k * n) as f64 * 0.1;
+    let work = (m * n * k) as f64 * COST + (m * k + k * n + m * n) as f64 * TOUCHED;
     let parallel = worth_threads(threads, work * batch as f64);
-    // Matrices are enough of them, or their longer side is cut into slabs.
-    let slabs = if parallel && batch < 2 * threads.count() { threads.count() } else { 1 };
     let (by_rows, side) = (m >= n, m.max(n));
+    // Matrices are enough of them, or their longer side is cut into slabs: two for each thread if they stay large, so
+    // that a thread that was held up does not hold up all.
+    let slabs = match threads.count() {
+        count if !parallel || batch >= 2 * count => 1,
+        count if side >= 2 * count * LARGE => 2 * count,
+        count => count,
+    };
     let slab = side.div_ceil(slabs).next_multiple_of(UNIT);
     let slabs = side.div_ceil(slab);
     let target = Target(out.as_mut_ptr());

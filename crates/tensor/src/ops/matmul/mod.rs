@@ -109,15 +109,20 @@ impl Tensor {
             (1, 1) => self.unsqueeze(0)?.matmul(&other.unsqueeze(1)?).map_err(|_| mismatch())?.reshape(&[]),
             (1, _) => self.unsqueeze(0)?.matmul(other).map_err(|_| mismatch())?.squeeze(-2),
             (_, 1) => self.matmul(&other.unsqueeze(1)?).map_err(|_| mismatch())?.squeeze(-1),
+            _ if is_usable(self) && is_usable(other) => matmul(self, other, mismatch),
             _ => matmul(&usable(self)?, &usable(other)?, mismatch),
         }
     }
 }
 
-/// The tensor itself, or a copy if its matrices do not lie in memory as matrices do: repeated or backwards.
-fn usable(x: &Tensor) -> Result<Tensor> {
+/// Whether its matrices lie in memory as matrices do: not repeated and not backwards.
+fn is_usable(x: &Tensor) -> bool {
     let axes = x.shape().iter().zip(x.strides()).skip(x.rank() - 2);
-    if axes.filter(|(dim, _)| **dim > 1).all(|(_, &stride)| stride > 0) { Ok(x.clone()) } else { super::copy::copy(x) }
+    axes.filter(|(dim, _)| **dim > 1).all(|(_, &stride)| stride > 0)
+}
+
+fn usable(x: &Tensor) -> Result<Tensor> {
+    if is_usable(x) { Ok(x.clone()) } else { super::copy::copy(x) }
 }
 
 /// The matrices' axes and the batch's.

@@ -142,12 +142,9 @@ impl<'a, T: Pod> Outputs<'a, T> {
         })
     }
 
-    /// Calls `each` with blocks of an output's elements, from `start` to `end`, and where each block starts.
+    /// Calls `each` with blocks of an output's elements, from `start` to `end`, gathered, and where each block starts.
     #[inline(always)]
     fn blocks(&self, output: usize, start: usize, end: usize, mut each: impl FnMut(usize, &[T])) {
-        if let Some(x) = self.in_order(output) {
-            return each(start, &x[start..end]);
-        }
         let (mut room, base) = ([T::zeroed(); BLOCK], self.base(output));
         let (shape, strides) = (&self.params.shape[self.folded()], &self.params.strides[self.folded()]);
         for at in (start..end).step_by(BLOCK) {
@@ -302,6 +299,31 @@ fn beats<F: Fold<Lane = <F as Fold>::X>>(later: F::X, best: F::X) -> bool {
     !F::is_nan(best) && (F::is_nan(later) || (F::join(later, best) != best))
 }
 
+/// Takes note of the block with the most extreme element, of blocks from `at` on, if it beats the best before them.
+#[inline(always)]
+fn better<F: Fold<Lane = <F as Fold>::X, Acc = <F as Fold>::X>>(
+    x: &[F::X],
+    at: usize,
+    best: &mut Option<(usize, F::X)>,
+) {
+    for (n, block) in x.chunks(BLOCK).enumerate() {
+        let extreme = fold::<F>(block, F::ACC);
+        if best.is_none_or(|(_, best)| beats::<F>(extreme, best)) {
+            *best = Some((at + n * BLOCK, extreme));
+        }
+    }
+}
+
+/// Where in a block the most extreme element is.
+#[inline(always)]
+fn locate<F: Fold>(block: &[F::X], extreme: F::X) -> usize {
+    let is_it = |x: F::X| x == extreme || F::is_nan(x);
+    // Whether it is in a row is found without branches.
+    let has_it = |row: &[F::X]| row.iter().fold(false, |found, &x| found | is_it(x));
+    let row = block.chunks(LANES).position(has_it).unwrap_or(0) * LANES;
+    row + block[row..].iter().position(|&x| is_it(x)).unwrap_or(0)
+}
+
 struct Winner<'a, F: Fold>(Part<'a, F>);
 
 impl<F: Fold<Lane = <F as Fold>::X, Acc = <F as Fold>::X>> WithSimd for Winner<'_, F> {
@@ -310,18 +332,22 @@ impl<F: Fold<Lane = <F as Fold>::X, Acc = <F as Fold>::X>> WithSimd for Winner<'
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> (u32, F::X) {
         let Part { walk, output, start, end } = self.0;
-        let mut best: Option<(u32, F::X)> = None;
-        walk.blocks(output, start, end, |at, x| {
-            for (n, block) in x.chunks(LANES * DEPTH).enumerate() {
-                let extreme = fold::<F>(block, F::ACC);
-                if best.is_none_or(|(_, best)| beats::<F>(extreme, best)) {
-                    let is_it = |&x: &F::X| x == extreme || F::is_nan(x);
-                    let inside = block.iter().position(is_it).unwrap_or(0);
-                    best = Some(((at + n * LANES * DEPTH + inside) as u32, extreme));
-                }
-            }
-        });
-        best.unwrap_or((0, F::X::zeroed()))
+        let mut best = None;
+        if let Some(x) = walk.in_order(output) {
+            better::<F>(&x[start..end], start, &mut best);
+        } else {
+            walk.blocks(output, start, end, |at, x| better::<F>(x, at, &mut best));
+        }
+        let Some((block, extreme)) = best else { return (0, F::X::zeroed()) };
+        let end = end.min(block + BLOCK);
+        let inside = if let Some(x) = walk.in_order(output) {
+            locate::<F>(&x[block..end], extreme)
+        } else {
+            let mut inside = 0;
+            walk.blocks(output, block, end, |_, x| inside = locate::<F>(x, extreme));
+            inside
+        };
+        ((block + inside) as u32, extreme)
     }
 }
 
