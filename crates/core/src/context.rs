@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crossbeam_utils::CachePadded;
 use millrace_ring::{Slab, reply::ReplyPool};
 
 use crate::{
@@ -21,7 +22,6 @@ use crate::{
     line::Line,
     monitor::{self, Publication},
     pool::PoolCore,
-    ready::Ready,
     road::{Core, Drive},
     timer::Timer,
 };
@@ -70,7 +70,7 @@ impl Context {
             kernels: Kernels::default(),
             replies: ReplyPool::new(),
             launches: Arc::new(Slab::new()),
-            ready: Ready::default(),
+            ready: CachePadded::default(),
             events: Events::default(),
             timer: Timer::default(),
             watch: Watch::new(generation),

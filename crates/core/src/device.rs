@@ -201,7 +201,7 @@ impl Device {
         Ok(Self { context: fresh?, origin: Some(origin.clone()) })
     }
 
-    /// The backend, for those who know which it is: it can be [downcast](dyn Backend::downcast).
+    /// The backend, for those who know which it is: it can be downcast.
     pub fn backend(&self) -> &dyn Backend {
         &*self.context.core.backend
     }

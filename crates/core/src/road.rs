@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crossbeam_utils::CachePadded;
 use millrace_ring::{
     Slab,
     reply::{ReplyPool, ReplySender},
@@ -56,7 +57,8 @@ pub(crate) struct Core {
     pub(crate) kernels: Kernels,
     pub(crate) replies: ReplyPool<Result<Output>>,
     pub(crate) launches: Arc<Slab<LaunchBody>>,
-    pub(crate) ready: Ready,
+    /// Padded: workers write it while submitters read what is around it.
+    pub(crate) ready: CachePadded<Ready>,
     pub(crate) events: Events,
     pub(crate) timer: Timer,
     pub(crate) watch: Watch,

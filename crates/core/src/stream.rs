@@ -94,15 +94,16 @@ pub(crate) struct StreamInner {
     pub(crate) context: Arc<Context>,
     pub(crate) priority: Priority,
     ring: mpsc::Sender<Envelope>,
-    pub(crate) lane: Mutex<Lane>,
+    /// Padded, as what follows: the driver writes it with every command, and submitters read what is above.
+    pub(crate) lane: CachePadded<Mutex<Lane>>,
     /// Commands that were counted in by submitters, less those that were counted out by drivers. The one who lifts it
     /// from zero to one has to see to it that somebody drives; the one who brings it to zero or below stops driving.
     /// It can be negative for the moment between a command's submission and its being counted.
     pending: CachePadded<AtomicIsize>,
     /// Commands finished. Written by whoever drives.
-    pub(crate) tally: Tally,
+    pub(crate) tally: CachePadded<Tally>,
     /// The first error that nobody waited for.
-    unclaimed: Mutex<Option<Error>>,
+    unclaimed: CachePadded<Mutex<Option<Error>>>,
     /// Whether it stands in the ready queue. Changed under that queue's lock.
     pub(crate) queued: AtomicBool,
     /// Whether the lane has a command in front of its ring.
@@ -124,10 +125,10 @@ impl StreamInner {
             context,
             priority: options.priority,
             ring: sender,
-            lane: Mutex::new(Lane { ring: receiver, front: None }),
+            lane: CachePadded::new(Mutex::new(Lane { ring: receiver, front: None })),
             pending: CachePadded::new(AtomicIsize::new(0)),
-            tally: Tally::default(),
-            unclaimed: Mutex::new(None),
+            tally: CachePadded::default(),
+            unclaimed: CachePadded::default(),
             queued: AtomicBool::new(false),
             held: AtomicBool::new(false),
         })

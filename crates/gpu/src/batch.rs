@@ -6,7 +6,6 @@ use std::{
         Arc, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
 };
 
 use arrayvec::ArrayVec;
@@ -31,6 +30,7 @@ pub(crate) struct GpuBatch {
     encoder: Option<wgpu::CommandEncoder>,
     /// The pass that is open, and the pipeline that is set in it.
     pass: Option<(wgpu::ComputePass<'static>, usize)>,
+    dispatches: u32,
     uploads: Vec<Upload>,
     downloads: Vec<Arc<Download>>,
     reads: Vec<ReadBack>,
@@ -49,7 +49,7 @@ impl GpuBatch {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let number = shared.batches.fetch_add(1, Ordering::Relaxed) + 1;
         let (uploads, downloads, reads) = (Vec::new(), Vec::new(), Vec::new());
-        Self { shared, number, encoder: None, pass: None, uploads, downloads, reads }
+        Self { shared, number, encoder: None, pass: None, dispatches: 0, uploads, downloads, reads }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -88,6 +88,7 @@ impl GpuBatch {
             pass.set_immediates(0, params);
         }
         pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
+        self.dispatches += 1;
     }
 
     /// Notes that this batch has to do with a block.
@@ -343,7 +344,7 @@ impl Batch for GpuBatch {
     }
 
     fn submit(self: Box<Self>) -> Result<Box<dyn Submission>> {
-        let Self { shared, number, encoder, pass, uploads, downloads, reads } = *self;
+        let Self { shared, number, encoder, pass, dispatches, uploads, downloads, reads } = *self;
         drop(pass);
         let uploads: Vec<_> = uploads.into_iter().map(Upload::close).collect();
         let index = encoder.map(|encoder| shared.queue.submit([encoder.finish()]));
@@ -353,7 +354,7 @@ impl Batch for GpuBatch {
         if let Some(complaint) = shared.take_complaint() {
             return Err(Error::Device(complaint));
         }
-        Ok(Box::new(GpuSubmission::new(shared, number, index, reads, Instant::now())))
+        Ok(Box::new(GpuSubmission::new(shared, number, index, reads, dispatches)))
     }
 }
 

@@ -1,11 +1,8 @@
 //! The device: what all of its parts share, and how it is opened and given up.
 
-use std::{
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+    atomic::{AtomicU64, Ordering},
 };
 
 use bytes::Bytes;
@@ -47,7 +44,7 @@ pub(crate) struct Shared {
     pci: String,
     /// Whether host and device share their memory, and idle buffers can be mapped.
     pub(crate) mappable: bool,
-    depth: usize,
+    pub(crate) depth: usize,
     pub(crate) compiler: Compiler,
     pub(crate) groups: Groups,
     pub(crate) uploads: Arc<Uploads>,
@@ -330,6 +327,3 @@ impl Queued for Gpu {
         self.shared.depth
     }
 }
-
-/// How long a wait keeps its processor awake before it sleeps: work that ends within it is seen at once.
-pub(crate) const WAKEFUL: Duration = Duration::from_millis(2);

@@ -11,9 +11,16 @@ use millrace_core::{Error, Memory, Output, Result, Submission, View};
 
 use crate::{
     batch::{block_of, map_now},
-    device::{Shared, WAKEFUL},
+    device::Shared,
     staging::Download,
 };
+
+/// How long a wait keeps its processor awake before it sleeps: so long, and so long more for every dispatch. Small
+/// dispatches are seen to end at once, and the driver's threads do not sleep in between; a large one needs that processor
+/// itself, if the driver is software.
+const WAKEFUL: Duration = Duration::from_micros(100);
+const WAKEFUL_EACH: Duration = Duration::from_micros(50);
+const WAKEFUL_MOST: Duration = Duration::from_millis(2);
 
 /// Where the bytes of a read are once the batch has run.
 pub(crate) enum ReadBack {
@@ -31,7 +38,8 @@ pub(crate) struct GpuSubmission {
     /// None if nothing had to be submitted.
     index: Option<wgpu::SubmissionIndex>,
     reads: Vec<ReadBack>,
-    since: Instant,
+    /// When a wait may sleep.
+    sleepy: Instant,
 }
 
 impl GpuSubmission {
@@ -40,9 +48,18 @@ impl GpuSubmission {
         number: u64,
         index: Option<wgpu::SubmissionIndex>,
         reads: Vec<ReadBack>,
-        since: Instant,
+        dispatches: u32,
     ) -> Self {
-        Self { shared, number, index, reads, since }
+        let wakeful = (WAKEFUL + WAKEFUL_EACH * dispatches).min(WAKEFUL_MOST);
+        Self { shared, number, index, reads, sleepy: Instant::now() + wakeful }
+    }
+
+    /// Looks whether it has run.
+    fn has_run(&self, index: &wgpu::SubmissionIndex) -> Result<bool> {
+        let empty = matches!(self.shared.device.poll(wgpu::PollType::Poll), Ok(wgpu::PollStatus::QueueEmpty));
+        self.shared.check()?;
+        // Asking for one submission costs more, and says more only if there are several.
+        if empty || self.shared.depth == 1 { Ok(empty) } else { self.poll(index, Duration::ZERO) }
     }
 
     /// Looks, or sleeps at most so long: whether it has run.
@@ -66,14 +83,14 @@ impl Submission for GpuSubmission {
         };
         let until = Instant::now() + timeout;
         let ran = loop {
-            if self.poll(index, Duration::ZERO)? {
+            if self.has_run(index)? {
                 break true;
             }
-            // A thread that sleeps is woken late, and on a software driver its processor is needed in between.
-            if self.since.elapsed() >= WAKEFUL {
-                break self.poll(index, until.saturating_duration_since(Instant::now()))?;
+            let now = Instant::now();
+            if now >= self.sleepy {
+                break self.poll(index, until.saturating_duration_since(now))?;
             }
-            if Instant::now() >= until {
+            if now >= until {
                 break false;
             }
             std::thread::yield_now();

@@ -1,5 +1,7 @@
 //! The GPU device through the public API. Where there is no adapter these tests have nothing to say.
+
 #![cfg(feature = "gpu")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,7 @@
 //! A shader that runs far past its deadline, in a process of its own: it keeps the driver busy for a while.
+
 #![cfg(feature = "gpu")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::time::{Duration, Instant};
 

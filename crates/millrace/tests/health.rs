@@ -1,5 +1,7 @@
 //! Health: stalls, strikes, loss, recovery, pressure; on a device that is told to fail, on the CPU, and on a real GPU.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::{
     sync::{
         Arc,

@@ -10,7 +10,8 @@
 //! both sides use an ordinary sequentially consistent fence; under loom they do as well, so the models check the
 //! handshake itself.
 //!
-//! A heavy fence costs microseconds while other threads of the process run: use it only on the way to sleep.
+//! A heavy fence costs half a microsecond here, and fourteen while more threads of the process want to run than there
+//! are cores. Threads sleep often then, so as long as the machine is [`crowded`] both sides use ordinary fences, too.
 
 #[cfg(any(loom, not(target_os = "linux")))]
 mod imp {
@@ -20,6 +21,9 @@ mod imp {
     use std::sync::atomic::{Ordering, fence};
 
     pub(super) fn prepare() {}
+
+    #[cfg(not(loom))]
+    pub(super) fn crowded(_: bool) {}
 
     #[inline]
     pub(super) fn light() {
@@ -35,7 +39,7 @@ mod imp {
 #[cfg(all(not(loom), target_os = "linux"))]
 mod imp {
     use std::sync::{
-        Once,
+        Mutex, Once, PoisonError,
         atomic::{AtomicBool, Ordering, compiler_fence, fence},
     };
 
@@ -43,8 +47,12 @@ mod imp {
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-    /// Whether the kernel accepted this process's registration. Written once, before any ring exists.
-    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    /// Whether the light side may leave the fence out. Never without `BARRIER`.
+    static ASYMMETRIC: AtomicBool = AtomicBool::new(false);
+    /// Whether the heavy side has to issue the barrier.
+    static BARRIER: AtomicBool = AtomicBool::new(false);
+    /// Whether the kernel does it for us. Held while the two above change.
+    static OFFERED: Mutex<bool> = Mutex::new(false);
     static REGISTER: Once = Once::new();
 
     fn membarrier(command: libc::c_int) -> bool {
@@ -52,15 +60,45 @@ mod imp {
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
     }
 
+    /// Lets the light side do without a fence. Who sleeps after a plain fence did announce itself before it looked at
+    /// `BARRIER`; if that was before our store, a light side that finds `ASYMMETRIC` set finds the sleeper, too.
+    fn allow() {
+        BARRIER.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        ASYMMETRIC.store(true, Ordering::Release);
+    }
+
     pub(super) fn prepare() {
         REGISTER.call_once(|| {
-            REGISTERED.store(membarrier(REGISTER_PRIVATE_EXPEDITED), Ordering::SeqCst);
+            let mut offered = OFFERED.lock().unwrap_or_else(PoisonError::into_inner);
+            *offered = membarrier(REGISTER_PRIVATE_EXPEDITED);
+            if *offered {
+                allow();
+            }
         });
+    }
+
+    #[cold]
+    pub(super) fn crowded(crowded: bool) {
+        let offered = OFFERED.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*offered || BARRIER.load(Ordering::Relaxed) != crowded {
+            return; // nothing to choose, or chosen already
+        }
+        if crowded {
+            // A light side that still finds it set published its message before the barrier, where every sleeper that
+            // goes without one finds it.
+            ASYMMETRIC.store(false, Ordering::SeqCst);
+            if membarrier(PRIVATE_EXPEDITED) {
+                BARRIER.store(false, Ordering::Release);
+            }
+        } else {
+            allow();
+        }
     }
 
     #[inline(always)]
     pub(super) fn light() {
-        if REGISTERED.load(Ordering::Relaxed) {
+        if ASYMMETRIC.load(Ordering::Acquire) {
             compiler_fence(Ordering::SeqCst);
         } else {
             fence(Ordering::SeqCst);
@@ -72,9 +110,12 @@ mod imp {
         fence(Ordering::SeqCst);
         // A registered process is refused only after it was restored on a kernel without the call. The light side
         // goes back to real fences then; the pause lets those that had already passed it finish.
-        if REGISTERED.load(Ordering::Relaxed) && !membarrier(PRIVATE_EXPEDITED) {
-            REGISTERED.store(false, Ordering::SeqCst);
+        if BARRIER.load(Ordering::Acquire) && !membarrier(PRIVATE_EXPEDITED) {
+            let mut offered = OFFERED.lock().unwrap_or_else(PoisonError::into_inner);
+            *offered = false;
+            ASYMMETRIC.store(false, Ordering::SeqCst);
             std::thread::sleep(std::time::Duration::from_millis(1));
+            BARRIER.store(false, Ordering::Release);
         }
     }
 }
@@ -93,4 +134,10 @@ pub(crate) fn light() {
 /// The side of the sleeper: between announcing itself and the last look at the queue.
 pub(crate) fn heavy() {
     imp::heavy();
+}
+
+/// Says whether more threads than cores want to run: then the sleeper's barrier is worth avoiding.
+#[cfg(not(loom))]
+pub(crate) fn crowded(crowded: bool) {
+    imp::crowded(crowded);
 }

@@ -23,6 +23,7 @@ mod fence;
 mod lock;
 pub mod mpsc;
 mod poll;
+mod prefetch;
 pub mod reply;
 mod slab;
 pub mod spsc;

@@ -70,6 +70,14 @@ impl<T: fmt::Debug> fmt::Debug for BriefLock<T> {
 }
 
 /// Access to what a [`BriefLock`] guards.
+///
+/// ```
+/// let lock = millrace_ring::BriefLock::new(1);
+/// let mut guard = lock.lock();
+/// *guard += 1;
+/// drop(guard);
+/// assert_eq!(*lock.lock(), 2);
+/// ```
 pub struct BriefGuard<'a, T> {
     lock: &'a BriefLock<T>,
     /// It is as good as a `&mut T`: threads may share it only if they may share the value.

@@ -20,9 +20,13 @@ use crate::{
     error::{CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
     poll::Pace,
-    sync::{Arc, AtomicUsize, Ordering, UnsafeCell},
-    wait::{self, Inlet, Outlet, Receiving, Sending, WaitSet},
+    prefetch,
+    sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell},
+    wait::{self, Inlet, Outlet, Receiving, Refused, Sending, WaitSet},
 };
+
+/// How many slots ahead a sender fetches.
+const AHEAD: usize = 8;
 
 struct Slot<T> {
     /// A position: `p` = free for the sender that claims `p`; `p + 1` = holds the message of `p`.
@@ -45,6 +49,8 @@ struct Shared<T> {
     closed: usize,
     /// What is added to a position for the next lap: the bit above `closed`.
     lap: usize,
+    /// Whether a look at `tail` would find it closed: the receiver leaves that line to the senders while it polls.
+    closing: AtomicBool,
     senders: AtomicUsize,
     /// Senders that sleep until there is room.
     for_room: WaitSet,
@@ -70,6 +76,7 @@ impl<T> Ring<T> {
                     .collect(),
                 closed,
                 lap: closed << 1,
+                closing: AtomicBool::new(false),
                 senders: AtomicUsize::new(1),
                 for_room: WaitSet::new(),
                 for_message: WaitSet::new(),
@@ -106,6 +113,12 @@ impl<T> Ring<T> {
         laps * self.capacity() + tail_index - head_index
     }
 
+    fn is_empty(&self) -> bool {
+        // The head first: it can only grow towards the tail.
+        let head = self.head.load(Ordering::SeqCst);
+        self.tail.load(Ordering::SeqCst) & !self.shared.closed == head
+    }
+
     fn len(&self) -> usize {
         loop {
             let tail = self.tail.load(Ordering::SeqCst);
@@ -117,42 +130,58 @@ impl<T> Ring<T> {
         }
     }
 
+    /// The position of the next message, which is then the caller's alone to fill.
     #[inline(always)]
-    fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
+    fn claim(&self) -> Result<usize, Refused> {
         let mut tail = self.tail.load(Ordering::Relaxed);
         loop {
             if tail & self.shared.closed != 0 {
-                return Err(TrySendError::Closed(message));
+                return Err(Refused::Closed);
             }
-            let slot = self.slot(tail);
-            let stamp = slot.stamp.load(Ordering::Acquire);
-            if stamp == tail {
+            if self.slot(tail).stamp.load(Ordering::Acquire) == tail {
                 // Release: whoever sees the new tail sees the head that made room for it, and so computes a true length.
                 match self.tail.compare_exchange_weak(tail, self.after(tail), Ordering::Release, Ordering::Relaxed) {
-                    Ok(_) => {
-                        // SAFETY: the stamp said that the slot is free for position `tail`, and moving `tail` gave
-                        // that position to us alone.
-                        slot.message.with_mut(|p| unsafe { p.cast::<T>().write(message) });
-                        slot.stamp.store(tail + 1, Ordering::Release);
-                        fence::light();
-                        self.shared.for_message.wake();
-                        return Ok(());
-                    }
+                    Ok(_) => return Ok(tail),
                     Err(now) => tail = now,
                 }
             } else {
                 let now = self.tail.load(Ordering::Relaxed);
                 if now == tail {
                     // The slot still belongs to the lap before: its message was not received, or is being written.
-                    return Err(TrySendError::Full(message));
+                    return Err(Refused::Full);
                 }
                 tail = now;
             }
         }
     }
 
+    /// Sends from the position that `claim` gave.
+    #[inline(always)]
+    fn fill(&self, position: usize, message: T) {
+        let slot = self.slot(position);
+        // SAFETY: the stamp said that the slot is free for this position, and moving `tail` gave it to us alone.
+        slot.message.with_mut(|p| unsafe { p.cast::<T>().write(message) });
+        slot.stamp.store(position + 1, Ordering::Release);
+        self.fetch_slot_after(position);
+        fence::light();
+        self.shared.for_message.wake();
+    }
+
+    /// Fetches a slot that will be filled soon: the receiver's core had it last.
+    #[inline(always)]
+    fn fetch_slot_after(&self, position: usize) {
+        let index = self.index(position) + AHEAD;
+        // A large message takes so long to write that the lines come by themselves.
+        if size_of::<Slot<T>>() <= 128 && index < self.capacity() {
+            let slot = self.shared.slots.as_ptr().wrapping_add(index);
+            prefetch::to_write(slot);
+            prefetch::to_write(slot.cast::<u8>().wrapping_add(size_of::<Slot<T>>() - 1));
+        }
+    }
+
     fn close(&self) {
         self.tail.fetch_or(self.shared.closed, Ordering::SeqCst);
+        self.shared.closing.store(true, Ordering::Release);
         fence::light();
         self.shared.for_message.wake();
         self.shared.for_room.wake();
@@ -197,7 +226,7 @@ impl<T: Send> Sender<T> {
     /// Sends if there is room, and gives the message back if not.
     #[inline]
     pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
-        self.ring.try_send(message)
+        wait::try_send(&mut &*self, message)
     }
 
     /// Sends, blocking while the ring is full.
@@ -207,6 +236,15 @@ impl<T: Send> Sender<T> {
     }
 
     /// Sends, blocking while the ring is full, until the deadline at most.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// let (tx, _rx) = millrace_ring::mpsc::bounded(1)?;
+    /// let soon = Instant::now() + Duration::from_millis(1);
+    /// assert!(tx.send_deadline(1, soon).is_ok());
+    /// assert!(tx.send_deadline(2, soon).is_err(), "it is full and stays so");
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     #[inline]
     pub fn send_deadline(&self, message: T, deadline: Instant) -> Result<(), SendDeadlineError<T>> {
         wait::send(&mut &*self, message, Some(deadline))
@@ -218,11 +256,28 @@ impl<T: Send> Sender<T> {
     }
 
     /// Sends, awaiting room. Dropped before it is done, the future has sent nothing.
+    ///
+    /// ```
+    /// let (tx, mut rx) = millrace_ring::mpsc::bounded(1)?;
+    /// pollster::block_on(tx.send_async(7)).unwrap();
+    /// assert_eq!(pollster::block_on(rx.recv_async()), Ok(7));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn send_async(&self, message: T) -> impl Future<Output = Result<(), SendError<T>>> + Send + Unpin + '_ {
         Sending::new(self, message)
     }
 
     /// Closes the ring: nothing more can be sent, what was sent is still received.
+    ///
+    /// ```
+    /// let (tx, mut rx) = millrace_ring::mpsc::bounded(2)?;
+    /// tx.try_send(1).unwrap();
+    /// tx.close();
+    /// assert!(tx.is_closed() && tx.try_send(2).is_err());
+    /// assert_eq!(rx.recv(), Ok(1));
+    /// assert!(rx.recv().is_err());
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn close(&self) {
         self.ring.close();
     }
@@ -233,13 +288,21 @@ impl<T: Send> Sender<T> {
     }
 
     /// Messages in the ring at some moment during the call.
+    ///
+    /// ```
+    /// let (tx, _rx) = millrace_ring::mpsc::bounded(2)?;
+    /// tx.try_send(1).unwrap();
+    /// assert_eq!((tx.len(), tx.is_empty(), tx.capacity()), (1, false, 2));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.ring.len()
     }
 
     /// Whether the ring was empty at some moment during the call.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.ring.is_empty()
     }
 
     /// How many messages fit.
@@ -250,10 +313,17 @@ impl<T: Send> Sender<T> {
 
 impl<T: Send> Inlet for &Sender<T> {
     type Message = T;
+    type Place = usize;
 
     #[inline(always)]
-    fn attempt(&mut self, message: T) -> Result<(), TrySendError<T>> {
-        self.ring.try_send(message)
+    fn claim(&mut self) -> Result<usize, Refused> {
+        self.ring.claim()
+    }
+
+    #[inline(always)]
+    fn fill(&mut self, position: usize, message: T) -> Result<(), T> {
+        self.ring.fill(position, message);
+        Ok(())
     }
 
     fn sleepers(&self) -> &WaitSet {
@@ -306,30 +376,38 @@ pub struct Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Takes the next message without waking senders.
+    /// Whether the next message is there.
     #[inline(always)]
-    fn take(&mut self) -> Option<T> {
+    fn has_next(&self) -> bool {
+        self.ring.slot(self.head).stamp.load(Ordering::Acquire) == self.head + 1
+    }
+
+    /// Reads the next message, which must be there, without waking senders.
+    #[inline(always)]
+    fn read<R>(&mut self, wrap: impl FnOnce(T) -> R) -> R {
         let slot = self.ring.slot(self.head);
-        if slot.stamp.load(Ordering::Acquire) != self.head + 1 {
-            return None;
-        }
         // SAFETY: the stamp says that the slot holds the message of our position, and there is one receiver.
-        let message = slot.message.with_mut(|p| unsafe { p.cast::<T>().read() });
+        let message = slot.message.with_mut(|p| wrap(unsafe { p.cast::<T>().read() }));
         slot.stamp.store(self.head.wrapping_add(self.ring.shared.lap), Ordering::Release);
         self.head = self.ring.after(self.head);
         self.ring.head.store(self.head, Ordering::Release);
-        Some(message)
+        message
     }
 
     /// Wakes senders that sleep, once there is room for many.
     #[inline(always)]
     fn made_room(&self, received: usize) {
         fence::light();
-        let ring = &*self.ring;
-        ring.shared.for_room.wake_for_room(|| {
-            let waiting = ring.distance(self.head, ring.tail.load(Ordering::Relaxed));
-            wait::room_for_many(waiting, ring.capacity(), received)
-        });
+        if self.ring.shared.for_room.is_anyone() {
+            Self::wake_senders(&self.ring, self.head, received);
+        }
+    }
+
+    /// Out of the way, and sure not to unwind.
+    #[cold]
+    extern "C" fn wake_senders(ring: &Ring<T>, head: usize, received: usize) {
+        let waiting = ring.distance(head, ring.tail.load(Ordering::Relaxed));
+        ring.shared.for_room.wake_for_room(waiting, ring.capacity(), received);
     }
 }
 
@@ -337,35 +415,34 @@ impl<T: Send> Receiver<T> {
     /// Receives if a message is there.
     #[inline]
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
-        if let Some(message) = self.take() {
-            self.made_room(1);
-            self.pace.received();
-            return Ok(message);
-        }
-        let tail = self.ring.tail.load(Ordering::Acquire);
-        if tail == self.head | self.ring.shared.closed {
-            // Closed, and every message that was claimed before has been received.
-            Err(TryRecvError::Closed)
-        } else {
-            Err(TryRecvError::Empty)
-        }
+        wait::try_recv(&mut &mut *self)
     }
 
     /// Receives, blocking while the ring is empty.
     #[inline]
     pub fn recv(&mut self) -> Result<T, RecvError> {
-        wait::recv(&mut &mut *self, None).map_err(|_| RecvError)
+        wait::recv(&mut &mut *self)
     }
 
     /// Receives, blocking while the ring is empty, until the deadline at most.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// let (tx, mut rx) = millrace_ring::mpsc::bounded(1)?;
+    /// tx.try_send(1).unwrap();
+    /// let soon = Instant::now() + Duration::from_millis(1);
+    /// assert_eq!(rx.recv_deadline(soon), Ok(1));
+    /// assert!(rx.recv_deadline(soon).is_err(), "nothing else comes");
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     #[inline]
     pub fn recv_deadline(&mut self, deadline: Instant) -> Result<T, RecvDeadlineError> {
-        wait::recv(&mut &mut *self, Some(deadline))
+        wait::recv_until(&mut &mut *self, Some(deadline))
     }
 
     /// [`Self::recv_deadline`] from now on.
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<T, RecvDeadlineError> {
-        wait::recv(&mut &mut *self, wait::after(timeout))
+        wait::recv_until(&mut &mut *self, wait::after(timeout))
     }
 
     /// Receives, awaiting a message. Dropped before it is done, the future has received nothing.
@@ -384,10 +461,9 @@ impl<T: Send> Receiver<T> {
             }
         }
         let mut wake = Wake(self, 0);
-        while wake.1 < max
-            && let Some(message) = wake.0.take()
-        {
+        while wake.1 < max && wake.0.has_next() {
             wake.1 += 1;
+            let message = wake.0.read(|message| message);
             each(message);
         }
         wake.1
@@ -409,6 +485,15 @@ impl<T: Send> Receiver<T> {
     }
 
     /// Closes the ring: nothing more can be sent, what was sent can still be received.
+    ///
+    /// ```
+    /// let (tx, mut rx) = millrace_ring::mpsc::bounded(2)?;
+    /// tx.try_send(1).unwrap();
+    /// rx.close();
+    /// assert!(tx.try_send(2).is_err());
+    /// assert_eq!((rx.len(), rx.recv()), (1, Ok(1)));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn close(&mut self) {
         self.ring.close();
     }
@@ -421,7 +506,7 @@ impl<T: Send> Receiver<T> {
     /// Whether nothing can be received right now. One load: made for polling.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.ring.slot(self.head).stamp.load(Ordering::Acquire) != self.head + 1
+        !self.has_next()
     }
 
     /// How many messages fit.
@@ -434,8 +519,27 @@ impl<T: Send> Outlet for &mut Receiver<T> {
     type Message = T;
 
     #[inline(always)]
-    fn attempt(&mut self) -> Result<T, TryRecvError> {
-        self.try_recv()
+    fn look(&mut self) -> Result<(), TryRecvError> {
+        if self.has_next() {
+            return Ok(());
+        }
+        let ring = &*self.ring;
+        if ring.shared.closing.load(Ordering::Acquire)
+            && ring.tail.load(Ordering::Acquire) == self.head | ring.shared.closed
+        {
+            // Closed, and every message that was claimed before has been received.
+            Err(TryRecvError::Closed)
+        } else {
+            Err(TryRecvError::Empty)
+        }
+    }
+
+    #[inline(always)]
+    fn take<R>(&mut self, wrap: impl FnOnce(T) -> R) -> R {
+        let message = self.read(wrap);
+        self.made_room(1);
+        self.pace.received();
+        message
     }
 
     fn sleepers(&self) -> &WaitSet {
@@ -454,8 +558,8 @@ impl<T> Drop for Receiver<T> {
         let end = self.ring.tail.load(Ordering::Acquire) & !self.ring.shared.closed;
         drop_all(|| {
             while self.head != end {
-                if let Some(message) = self.take() {
-                    return Some(message);
+                if self.has_next() {
+                    return Some(self.read(|message| message));
                 }
                 crate::sync::thread::yield_now();
             }

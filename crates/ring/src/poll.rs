@@ -73,6 +73,8 @@ mod crowd {
         time::{Duration, Instant},
     };
 
+    use crate::fence;
+
     /// A yield that takes longer let somebody run who does not give the core back by himself.
     const SLICE: Duration = Duration::from_micros(500);
     /// How long what was seen is believed: briefly at first, and twice as long whenever it turns out to be still so,
@@ -92,7 +94,9 @@ mod crowd {
     pub(super) fn yielded(before: Instant, after: Instant) {
         let memory = MEMORY.load(Ordering::Relaxed);
         if after - before > SLICE {
-            UNTIL.store(at(after) + memory, Ordering::Relaxed);
+            if UNTIL.swap(at(after) + memory, Ordering::Relaxed) == 0 {
+                fence::crowded(true);
+            }
             MEMORY.store((memory * 2).min(LONGEST), Ordering::Relaxed);
         } else if memory != FIRST {
             MEMORY.store(FIRST, Ordering::Relaxed);
@@ -105,7 +109,9 @@ mod crowd {
         if until == 0 || at(Instant::now()) < until {
             return until != 0;
         }
-        UNTIL.store(0, Ordering::Relaxed);
+        if UNTIL.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            fence::crowded(false);
+        }
         false
     }
 }

@@ -110,6 +110,14 @@ impl<T: Send> ReplyPool<T> {
     }
 
     /// Slots in use.
+    ///
+    /// ```
+    /// let replies = millrace_ring::reply::ReplyPool::<u8>::new();
+    /// let ends = replies.pair();
+    /// assert_eq!(replies.in_use(), 1);
+    /// drop(ends);
+    /// assert_eq!(replies.in_use(), 0);
+    /// ```
     pub fn in_use(&self) -> usize {
         self.slab.out()
     }
@@ -128,6 +136,13 @@ impl<T: Send> fmt::Debug for ReplyPool<T> {
 }
 
 /// The answering end. Dropped without an answer, the asker learns that there will be none.
+///
+/// ```
+/// let replies = millrace_ring::reply::ReplyPool::new();
+/// let (reply, asked) = replies.pair().expect("few are in flight");
+/// assert_eq!(reply.send(7), Ok(()));
+/// assert_eq!(asked.recv(), Ok(7));
+/// ```
 pub struct ReplySender<T: Send> {
     hold: Hold<T>,
 }
@@ -218,6 +233,15 @@ impl<T: Send> fmt::Debug for ReplySender<T> {
 }
 
 /// There is no answer.
+///
+/// ```
+/// use millrace_ring::reply::{ReplyError, ReplyPool};
+/// let replies = ReplyPool::<u8>::new();
+/// let (reply, mut asked) = replies.pair().expect("few are in flight");
+/// assert_eq!(asked.recv_deadline(std::time::Instant::now()), Err(ReplyError::Deadline));
+/// drop(reply);
+/// assert_eq!(asked.recv(), Err(ReplyError::Abandoned));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ReplyError {
     /// The answering end was dropped, or the answer was taken before.
@@ -229,6 +253,14 @@ pub enum ReplyError {
 }
 
 /// The asking end: a future, or a place to block. It can be dropped at any time.
+///
+/// ```
+/// let replies = millrace_ring::reply::ReplyPool::new();
+/// let (reply, mut asked) = replies.pair().expect("few are in flight");
+/// assert_eq!(asked.try_recv(), None);
+/// reply.send("fine").unwrap();
+/// assert_eq!(pollster::block_on(asked), Ok("fine"));
+/// ```
 pub struct ReplyReceiver<T: Send> {
     hold: Hold<T>,
     /// The answer was taken, or there will be none: we have left the slot.
@@ -351,6 +383,14 @@ impl<T: Send> ReplyReceiver<T> {
     }
 
     /// Tells the answering end that the answer is no longer wanted. It may come all the same.
+    ///
+    /// ```
+    /// let replies = millrace_ring::reply::ReplyPool::<u8>::new();
+    /// let (reply, asked) = replies.pair().expect("few are in flight");
+    /// assert!(!reply.is_cancelled());
+    /// asked.cancel();
+    /// assert!(reply.is_cancelled());
+    /// ```
     pub fn cancel(&self) {
         if !self.done {
             self.hold.slot().state.fetch_or(CANCELLED, Ordering::Relaxed);

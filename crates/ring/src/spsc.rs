@@ -25,7 +25,7 @@ use crate::{
     fence,
     poll::Pace,
     sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, UnsafeCell, lock},
-    wait::{self, Inlet, Outlet, Receiving, Sending, WaitSet},
+    wait::{self, Inlet, Outlet, Receiving, Refused, Sending, WaitSet},
 };
 
 struct Ring<T> {
@@ -140,13 +140,26 @@ impl<T: Send> Sender<T> {
     /// Sends if there is room, and gives the message back if not.
     #[inline]
     pub fn try_send(&mut self, message: T) -> Result<(), TrySendError<T>> {
+        wait::try_send(&mut &mut *self, message)
+    }
+
+    /// Whether there is room for one more.
+    #[inline(always)]
+    fn claim(&mut self) -> Result<(), Refused> {
         let ring = &*self.ring;
         if self.tail.wrapping_sub(self.head) >= ring.shared.capacity {
             self.head = ring.head.load(Ordering::Acquire);
             if self.tail.wrapping_sub(self.head) >= ring.shared.capacity {
-                return Err(if ring.is_closed() { TrySendError::Closed(message) } else { TrySendError::Full(message) });
+                return Err(if ring.is_closed() { Refused::Closed } else { Refused::Full });
             }
         }
+        Ok(())
+    }
+
+    /// Sends; `claim` found room.
+    #[inline(always)]
+    fn fill(&mut self, message: T) -> Result<(), T> {
+        let ring = &*self.ring;
         // SAFETY: the receiver is past the message that was in this slot, and only we write.
         ring.slot(self.tail).with_mut(|p| unsafe { p.cast::<T>().write(message) });
         self.tail = self.tail.wrapping_add(1);
@@ -154,7 +167,7 @@ impl<T: Send> Sender<T> {
         fence::light();
         ring.shared.for_message.wake();
         if ring.shared.closed.load(Ordering::Relaxed) {
-            return self.sent_while_closing().map_err(TrySendError::Closed);
+            return self.sent_while_closing();
         }
         Ok(())
     }
@@ -183,6 +196,15 @@ impl<T: Send> Sender<T> {
     }
 
     /// Sends, blocking while the ring is full, until the deadline at most.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// let (mut tx, _rx) = millrace_ring::spsc::bounded(1)?;
+    /// let soon = Instant::now() + Duration::from_millis(1);
+    /// assert!(tx.send_deadline(1, soon).is_ok());
+    /// assert!(tx.send_deadline(2, soon).is_err(), "it is full and stays so");
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     #[inline]
     pub fn send_deadline(&mut self, message: T, deadline: Instant) -> Result<(), SendDeadlineError<T>> {
         wait::send(&mut &mut *self, message, Some(deadline))
@@ -194,11 +216,28 @@ impl<T: Send> Sender<T> {
     }
 
     /// Sends, awaiting room. Dropped before it is done, the future has sent nothing.
+    ///
+    /// ```
+    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
+    /// pollster::block_on(tx.send_async(7)).unwrap();
+    /// assert_eq!(pollster::block_on(rx.recv_async()), Ok(7));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn send_async(&mut self, message: T) -> impl Future<Output = Result<(), SendError<T>>> + Send + Unpin + '_ {
         Sending::new(self, message)
     }
 
     /// Closes the ring: nothing more can be sent, what was sent is still received.
+    ///
+    /// ```
+    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(2)?;
+    /// tx.try_send(1).unwrap();
+    /// tx.close();
+    /// assert!(tx.is_closed() && tx.try_send(2).is_err());
+    /// assert_eq!(rx.recv(), Ok(1));
+    /// assert!(rx.recv().is_err());
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn close(&mut self) {
         self.ring.close();
     }
@@ -209,6 +248,13 @@ impl<T: Send> Sender<T> {
     }
 
     /// Messages in the ring at some moment during the call.
+    ///
+    /// ```
+    /// let (mut tx, _rx) = millrace_ring::spsc::bounded(2)?;
+    /// tx.try_send(1).unwrap();
+    /// assert_eq!((tx.len(), tx.is_empty(), tx.capacity()), (1, false, 2));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.ring.len()
     }
@@ -226,10 +272,16 @@ impl<T: Send> Sender<T> {
 
 impl<T: Send> Inlet for &mut Sender<T> {
     type Message = T;
+    type Place = ();
 
     #[inline(always)]
-    fn attempt(&mut self, message: T) -> Result<(), TrySendError<T>> {
-        self.try_send(message)
+    fn claim(&mut self) -> Result<(), Refused> {
+        Sender::claim(self)
+    }
+
+    #[inline(always)]
+    fn fill(&mut self, (): (), message: T) -> Result<(), T> {
+        Sender::fill(self, message)
     }
 
     fn sleepers(&self) -> &WaitSet {
@@ -275,7 +327,7 @@ pub struct Receiver<T> {
 impl<T> Receiver<T> {
     /// Whether a message is there, looking at the sender's count only if none was left of the last look.
     #[inline(always)]
-    fn look(&mut self) -> bool {
+    fn has_next(&mut self) -> bool {
         if self.head != self.tail {
             return true;
         }
@@ -284,20 +336,25 @@ impl<T> Receiver<T> {
             return false;
         }
         if self.ring.shared.closed.load(Ordering::Relaxed) {
-            // The sender may be about to take the last one back.
-            self.tail = self.ring.close();
-            return self.head != self.tail;
+            return self.has_next_before_end();
         }
         self.tail = tail;
         true
     }
 
+    /// The ring is closed: the sender may be about to take the last one back.
+    #[cold]
+    fn has_next_before_end(&mut self) -> bool {
+        self.tail = self.ring.close();
+        self.head != self.tail
+    }
+
     /// Reads the message at `head`, which must be there, and moves on without telling the sender.
     #[inline(always)]
-    fn read(&mut self) -> T {
+    fn read<R>(&mut self, wrap: impl FnOnce(T) -> R) -> R {
         debug_assert_ne!(self.head, self.tail);
-        // SAFETY: `look` saw that the message was published, and only we read.
-        let message = self.ring.slot(self.head).with_mut(|p| unsafe { p.cast::<T>().read() });
+        // SAFETY: `has_next` saw that the message was published, and only we read.
+        let message = self.ring.slot(self.head).with_mut(|p| wrap(unsafe { p.cast::<T>().read() }));
         self.head = self.head.wrapping_add(1);
         message
     }
@@ -308,10 +365,16 @@ impl<T> Receiver<T> {
         let ring = &*self.ring;
         ring.head.store(self.head, Ordering::Release);
         fence::light();
-        ring.shared.for_room.wake_for_room(|| {
-            let waiting = ring.tail.load(Ordering::Relaxed).wrapping_sub(self.head);
-            wait::room_for_many(waiting, ring.shared.capacity, received)
-        });
+        if ring.shared.for_room.is_anyone() {
+            Self::wake_sender(ring, self.head, received);
+        }
+    }
+
+    /// Out of the way, and sure not to unwind.
+    #[cold]
+    extern "C" fn wake_sender(ring: &Ring<T>, head: usize, received: usize) {
+        let waiting = ring.tail.load(Ordering::Relaxed).wrapping_sub(head);
+        ring.shared.for_room.wake_for_room(waiting, ring.shared.capacity, received);
     }
 }
 
@@ -319,35 +382,34 @@ impl<T: Send> Receiver<T> {
     /// Receives if a message is there.
     #[inline]
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
-        if self.look() {
-            let message = self.read();
-            self.made_room(1);
-            self.pace.received();
-            return Ok(message);
-        }
-        // A sender that closes has published everything before.
-        if self.ring.is_closed() && self.ring.close() == self.head {
-            Err(TryRecvError::Closed)
-        } else {
-            Err(TryRecvError::Empty)
-        }
+        wait::try_recv(&mut &mut *self)
     }
 
     /// Receives, blocking while the ring is empty.
     #[inline]
     pub fn recv(&mut self) -> Result<T, RecvError> {
-        wait::recv(&mut &mut *self, None).map_err(|_| RecvError)
+        wait::recv(&mut &mut *self)
     }
 
     /// Receives, blocking while the ring is empty, until the deadline at most.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
+    /// tx.try_send(1).unwrap();
+    /// let soon = Instant::now() + Duration::from_millis(1);
+    /// assert_eq!(rx.recv_deadline(soon), Ok(1));
+    /// assert!(rx.recv_deadline(soon).is_err(), "nothing else comes");
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     #[inline]
     pub fn recv_deadline(&mut self, deadline: Instant) -> Result<T, RecvDeadlineError> {
-        wait::recv(&mut &mut *self, Some(deadline))
+        wait::recv_until(&mut &mut *self, Some(deadline))
     }
 
     /// [`Self::recv_deadline`] from now on.
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<T, RecvDeadlineError> {
-        wait::recv(&mut &mut *self, wait::after(timeout))
+        wait::recv_until(&mut &mut *self, wait::after(timeout))
     }
 
     /// Receives, awaiting a message. Dropped before it is done, the future has received nothing.
@@ -367,15 +429,24 @@ impl<T: Send> Receiver<T> {
             }
         }
         let mut tell = Tell(self, 0);
-        while tell.1 < max && tell.0.look() {
+        while tell.1 < max && tell.0.has_next() {
             tell.1 += 1;
-            let message = tell.0.read();
+            let message = tell.0.read(|message| message);
             each(message);
         }
         tell.1
     }
 
     /// Closes the ring: nothing more can be sent, what was sent can still be received.
+    ///
+    /// ```
+    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(2)?;
+    /// tx.try_send(1).unwrap();
+    /// rx.close();
+    /// assert!(tx.try_send(2).is_err());
+    /// assert_eq!((rx.len(), rx.recv()), (1, Ok(1)));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn close(&mut self) {
         self.ring.close();
     }
@@ -400,8 +471,24 @@ impl<T: Send> Outlet for &mut Receiver<T> {
     type Message = T;
 
     #[inline(always)]
-    fn attempt(&mut self) -> Result<T, TryRecvError> {
-        self.try_recv()
+    fn look(&mut self) -> Result<(), TryRecvError> {
+        if self.has_next() {
+            return Ok(());
+        }
+        // A sender that closes has published everything before.
+        if self.ring.is_closed() && self.ring.close() == self.head {
+            Err(TryRecvError::Closed)
+        } else {
+            Err(TryRecvError::Empty)
+        }
+    }
+
+    #[inline(always)]
+    fn take<R>(&mut self, wrap: impl FnOnce(T) -> R) -> R {
+        let message = self.read(wrap);
+        self.made_room(1);
+        self.pace.received();
+        message
     }
 
     fn sleepers(&self) -> &WaitSet {
@@ -416,7 +503,7 @@ impl<T: Send> Outlet for &mut Receiver<T> {
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         self.tail = self.ring.close();
-        drop_all(|| (self.head != self.tail).then(|| self.read()));
+        drop_all(|| (self.head != self.tail).then(|| self.read(|message| message)));
     }
 }
 

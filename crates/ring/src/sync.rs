@@ -44,3 +44,26 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         Err(poisoned) => poisoned.into_inner(),
     }
 }
+
+/// A number for the calling thread that no other thread ever has, not even after its end. Never zero.
+#[inline(always)]
+pub(crate) fn me() -> u64 {
+    #[cfg(not(loom))]
+    std::thread_local!(static ME: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
+    #[cfg(loom)]
+    loom::thread_local!(static ME: std::cell::Cell<u64> = std::cell::Cell::new(0));
+
+    #[cold]
+    fn number() -> u64 {
+        static LAST: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        LAST.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1
+    }
+
+    ME.with(|me| match me.get() {
+        0 => {
+            me.set(number());
+            me.get()
+        }
+        me => me,
+    })
+}

@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
@@ -89,22 +90,28 @@ impl WaitSet {
     #[inline(always)]
     pub(crate) fn wake(&self) {
         if self.sleeping.load(Ordering::Relaxed) != NONE {
-            self.wake_all();
+            wake_all(self);
         }
     }
 
-    /// Room was made: wakes whoever sleeps for it. A task is woken at once, with all the others; of threads only the
-    /// first is woken, and only if `enough` says that there is room for many messages.
+    /// Whether somebody sleeps who may have to be told of room.
     #[inline(always)]
-    pub(crate) fn wake_for_room(&self, enough: impl FnOnce() -> bool) {
+    pub(crate) fn is_anyone(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed) != NONE
+    }
+
+    /// Room was made, with `waiting` messages still in the ring and `received` just taken out: wakes whoever sleeps for
+    /// it. A task is woken at once, with all the others; of threads only the first is woken, and only if there is room
+    /// for many messages.
+    pub(crate) fn wake_for_room(&self, waiting: usize, capacity: usize, received: usize) {
         match self.sleeping.load(Ordering::Relaxed) {
             NONE => {}
             PATIENT => {
-                if enough() {
+                if room_for_many(waiting, capacity, received) {
                     self.wake_first();
                 }
             }
-            _ => self.wake_all(),
+            _ => wake_all(self),
         }
     }
 
@@ -119,10 +126,9 @@ impl WaitSet {
             self.sleeping.store(NONE, Ordering::Relaxed);
         }
         drop(sleepers);
-        waker.wake();
+        call(waker);
     }
 
-    #[cold]
     fn wake_all(&self) {
         let mut sleepers = lock(&self.sleepers);
         self.sleeping.store(NONE, Ordering::Relaxed);
@@ -132,10 +138,24 @@ impl WaitSet {
             let (_, waker) = sleepers.wakers.remove(place);
             // Outside the lock: a waker is foreign code.
             drop(sleepers);
-            waker.wake();
+            call(waker);
             sleepers = lock(&self.sleepers);
         }
     }
+}
+
+/// Calls a waker. One that panics has had its say through the panic hook: whoever sends or receives goes on.
+fn call(waker: Waker) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+        std::mem::forget(panic); // its drop may panic as well
+    }
+}
+
+/// [`WaitSet::wake_all`], out of the way. A function of this sort cannot unwind, which the compiler needs to know: a
+/// message that may have to be dropped on the way out of here cannot stay in registers.
+#[cold]
+extern "C" fn wake_all(set: &WaitSet) {
+    set.wake_all();
 }
 
 #[cfg(not(loom))]
@@ -239,8 +259,7 @@ pub(crate) fn sleep_until<R>(
 /// Whether it is time to wake a sender that sleeps, with `waiting` messages still in the ring and `received` just taken
 /// out: when the ring is half empty, so that one wake-up pays for many messages, and again with every further eighth,
 /// so that several senders are not all woken to fill the same room.
-#[inline(always)]
-pub(crate) fn room_for_many(waiting: usize, capacity: usize, received: usize) -> bool {
+fn room_for_many(waiting: usize, capacity: usize, received: usize) -> bool {
     waiting <= capacity / 2 && (received > 1 || waiting.is_multiple_of((capacity / 8).max(1)))
 }
 
@@ -255,10 +274,30 @@ pub(crate) fn after(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
-/// The sending end of some ring.
+/// Why no place for a message was claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Full,
+    Closed,
+}
+
+impl Refused {
+    pub(crate) fn with<T>(self, message: T) -> TrySendError<T> {
+        match self {
+            Self::Full => TrySendError::Full(message),
+            Self::Closed => TrySendError::Closed(message),
+        }
+    }
+}
+
+/// The sending end of some ring. The message stays where it is until a place is claimed, so it is moved once.
 pub(crate) trait Inlet {
     type Message;
-    fn attempt(&mut self, message: Self::Message) -> Result<(), TrySendError<Self::Message>>;
+    type Place;
+    /// A place for one message. Whoever has it must fill it.
+    fn claim(&mut self) -> Result<Self::Place, Refused>;
+    /// Sends; the message comes back if the ring was closed since.
+    fn fill(&mut self, place: Self::Place, message: Self::Message) -> Result<(), Self::Message>;
     fn sleepers(&self) -> &WaitSet;
     fn capacity(&self) -> usize;
 }
@@ -266,29 +305,47 @@ pub(crate) trait Inlet {
 /// The receiving end of some ring.
 pub(crate) trait Outlet {
     type Message;
-    fn attempt(&mut self) -> Result<Self::Message, TryRecvError>;
+    /// Whether a message is there.
+    fn look(&mut self) -> Result<(), TryRecvError>;
+    /// Takes the message that [`Self::look`] has just found. It is wrapped before the ring is told, so that it is moved
+    /// once: whatever is done afterwards may call foreign code, and what lives across a call lives in memory.
+    fn take<R>(&mut self, wrap: impl FnOnce(Self::Message) -> R) -> R;
     fn sleepers(&self) -> &WaitSet;
     fn pace(&mut self) -> &mut Pace;
 }
 
+/// Sends if there is room.
+#[inline(always)]
+pub(crate) fn try_send<I: Inlet>(inlet: &mut I, message: I::Message) -> Result<(), TrySendError<I::Message>> {
+    match inlet.claim() {
+        Ok(place) => inlet.fill(place, message).map_err(TrySendError::Closed),
+        Err(refused) => Err(refused.with(message)),
+    }
+}
+
 /// Sends, waiting for room until the deadline.
+#[inline(always)]
 pub(crate) fn send<I: Inlet>(
     inlet: &mut I,
     message: I::Message,
     deadline: Option<Instant>,
 ) -> Result<(), SendDeadlineError<I::Message>> {
-    // The message is in `kept` whenever the ring does not have it.
-    let mut kept = match inlet.attempt(message) {
-        Ok(()) => return Ok(()),
-        Err(TrySendError::Closed(message)) => return Err(SendDeadlineError::Closed(message)),
-        Err(TrySendError::Full(message)) => Some(message),
-    };
-    send_slowly(inlet, &mut kept, deadline)
+    match inlet.claim() {
+        Ok(place) => inlet.fill(place, message).map_err(SendDeadlineError::Closed),
+        Err(Refused::Closed) => Err(SendDeadlineError::Closed(message)),
+        Err(Refused::Full) => {
+            // A place of its own, so that the message needs none while there is room.
+            let mut kept = Some(message);
+            send_slowly(inlet, &mut kept, deadline)
+        }
+    }
 }
 
 #[cold]
+#[inline(never)]
 fn send_slowly<I: Inlet>(
     inlet: &mut I,
+    // There until the ring has it.
     kept: &mut Option<I::Message>,
     deadline: Option<Instant>,
 ) -> Result<(), SendDeadlineError<I::Message>> {
@@ -296,14 +353,12 @@ fn send_slowly<I: Inlet>(
         inlet: &mut I,
         kept: &mut Option<I::Message>,
     ) -> Option<Result<(), SendDeadlineError<I::Message>>> {
-        match inlet.attempt(kept.take()?) {
-            Ok(()) => Some(Ok(())),
-            Err(TrySendError::Closed(message)) => Some(Err(SendDeadlineError::Closed(message))),
-            Err(TrySendError::Full(message)) => {
-                *kept = Some(message);
-                None
-            }
-        }
+        let place = match inlet.claim() {
+            Ok(place) => place,
+            Err(Refused::Full) => return None,
+            Err(Refused::Closed) => return Some(Err(SendDeadlineError::Closed(kept.take()?))),
+        };
+        Some(inlet.fill(place, kept.take()?).map_err(SendDeadlineError::Closed))
     }
     let mut key = None;
     // Whether it was a wake-up that led to the end of the wait.
@@ -334,36 +389,57 @@ fn send_slowly<I: Inlet>(
     }
 }
 
-/// Receives, waiting for a message until the deadline.
-pub(crate) fn recv<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Result<O::Message, RecvDeadlineError> {
-    match outlet.attempt() {
-        Ok(message) => Ok(message),
-        Err(TryRecvError::Closed) => Err(RecvDeadlineError::Closed),
-        Err(TryRecvError::Empty) => recv_slowly(outlet, deadline),
+/// Receives if a message is there.
+#[inline(always)]
+pub(crate) fn try_recv<O: Outlet>(outlet: &mut O) -> Result<O::Message, TryRecvError> {
+    match outlet.look() {
+        Ok(()) => outlet.take(Ok),
+        Err(error) => Err(error),
     }
 }
 
-fn recv_slowly<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Result<O::Message, RecvDeadlineError> {
-    fn attempt<O: Outlet>(outlet: &mut O) -> Option<Result<O::Message, RecvDeadlineError>> {
-        match outlet.attempt() {
-            Ok(message) => Some(Ok(message)),
+/// Receives, waiting for a message.
+#[inline(always)]
+pub(crate) fn recv<O: Outlet>(outlet: &mut O) -> Result<O::Message, RecvError> {
+    if outlet.look().is_ok() || wait_for_message(outlet, None).is_ok() { outlet.take(Ok) } else { Err(RecvError) }
+}
+
+/// Receives, waiting for a message until the deadline.
+#[inline(always)]
+pub(crate) fn recv_until<O: Outlet>(
+    outlet: &mut O,
+    deadline: Option<Instant>,
+) -> Result<O::Message, RecvDeadlineError> {
+    if outlet.look().is_err()
+        && let Err(error) = wait_for_message(outlet, deadline)
+    {
+        return Err(error);
+    }
+    outlet.take(Ok)
+}
+
+#[inline(never)]
+fn wait_for_message<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Result<(), RecvDeadlineError> {
+    fn look<O: Outlet>(outlet: &mut O) -> Option<Result<(), RecvDeadlineError>> {
+        match outlet.look() {
+            Ok(()) => Some(Ok(())),
             Err(TryRecvError::Closed) => Some(Err(RecvDeadlineError::Closed)),
             Err(TryRecvError::Empty) => None,
         }
     }
     let mut key = None;
     let head_start = outlet.pace().caught_up();
-    let received = poll_for(deadline, head_start, false, || attempt(outlet)).or_else(|| {
-        let received = sleep_until(deadline, None, |waker| {
+    let found = poll_for(deadline, head_start, false, || look(outlet)).or_else(|| {
+        let found = sleep_until(deadline, None, |waker| {
             if let Some(waker) = waker {
                 outlet.sleepers().register(&mut key, waker, PATIENT);
             }
-            attempt(outlet)
+            look(outlet)
         });
         outlet.sleepers().unregister(&mut key);
-        received
+        found
     });
-    received.unwrap_or(Err(RecvDeadlineError::Deadline))
+    found.unwrap_or(Err(RecvDeadlineError::Deadline))
 }
 
 /// Sends when there is room. Made by `send_async`.
@@ -395,7 +471,7 @@ impl<I: Inlet> Future for Sending<I> {
             let Some(message) = this.kept.take() else {
                 return Poll::Ready(Ok(())); // polled again after it was done
             };
-            match this.inlet.attempt(message) {
+            match try_send(&mut this.inlet, message) {
                 Ok(()) => return Poll::Ready(Ok(())),
                 Err(TrySendError::Closed(message)) => return Poll::Ready(Err(SendError(message))),
                 Err(TrySendError::Full(message)) => this.kept = Some(message),
@@ -439,7 +515,7 @@ impl<O: Outlet> Future for Receiving<O> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         for registered in [false, true] {
-            match this.outlet.attempt() {
+            match try_recv(&mut this.outlet) {
                 Ok(message) => return Poll::Ready(Ok(message)),
                 Err(TryRecvError::Closed) => return Poll::Ready(Err(RecvError)),
                 Err(TryRecvError::Empty) => {}

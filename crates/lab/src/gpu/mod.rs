@@ -51,7 +51,7 @@ impl Effort {
         Self {
             rounds: 8,
             turn: Duration::from_millis(60),
-            timeout: Duration::from_secs(60),
+            timeout: Duration::from_secs(300),
             small: false,
             uploads: 10_000,
         }
@@ -62,7 +62,7 @@ impl Effort {
         Self {
             rounds: 2,
             turn: Duration::from_millis(10),
-            timeout: Duration::from_secs(30),
+            timeout: Duration::from_secs(120),
             small: true,
             uploads: 1000,
         }

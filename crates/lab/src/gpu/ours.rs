@@ -17,8 +17,9 @@ use crate::{
     raw_wgpu::{RELU, touch},
 };
 
-/// How long a wait may last without any progress.
-const TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a wait may last without any progress. A large product is one launch, and on a software driver and a busy
+/// machine it takes most of a minute.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A fresh context on a device.
 #[derive(Debug)]

@@ -1,26 +1,20 @@
 //! The sides of every comparison, behind three small traits, so that each workload is written once.
 //!
 //! Every peer is used the way its own documentation suggests for threads that block, with no tuning that its users
-//! would not do, and its file says how its ends wait: that decides most of what is measured.
+//! would not do, and its documentation says how its ends wait: that decides most of what is measured.
 
+mod channels;
 mod condvar_queue;
-mod crossbeam;
-mod flume;
-mod kanal;
 mod limit;
 mod ours;
-mod standard;
 mod tokio;
 mod yield_queue;
 
 pub use self::{
+    channels::{Crossbeam, Flume, Kanal, Std},
     condvar_queue::MutexCondvar,
-    crossbeam::Crossbeam,
-    flume::Flume,
-    kanal::Kanal,
     limit::{Limit, Parked},
     ours::{Millrace, MillraceSpsc},
-    standard::Std,
     tokio::{TokioBroadcast, TokioMpsc},
     yield_queue::MutexYield,
 };

@@ -32,7 +32,7 @@ pub enum Waiting {
 pub(crate) const RELU: &str = include_str!("relu.wgsl");
 
 /// When a job is given up.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A device of wgpu.
 #[derive(Debug, Clone)]

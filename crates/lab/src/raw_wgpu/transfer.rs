@@ -55,7 +55,7 @@ impl Staged {
         Ok(word)
     }
 
-    /// Gets the bytes from the GPU, and answers with [`touch`] of them.
+    /// Gets the bytes from the GPU, and answers with a sum of some of them.
     pub fn download(&mut self) -> Result<u64> {
         let mut encoder = self.raw.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(&self.data, 0, &self.down, 0, self.data.size());
@@ -97,7 +97,7 @@ impl Mapped {
         Ok(words[1])
     }
 
-    /// Reads the buffer in place, and answers with [`touch`] of it.
+    /// Reads the buffer in place, and answers with a sum of some of it.
     pub fn download(&mut self) -> Result<u64> {
         self.data.map_async(wgpu::MapMode::Read, .., |_| ());
         self.raw.wait()?;

@@ -131,7 +131,9 @@ impl Walk {
     /// Threads of a launch.
     #[inline]
     pub(crate) fn threads(&self, packed: bool) -> usize {
-        self.n as usize / if packed { 4 } else { 1 }
+        let block = BLOCK as usize;
+        // A packed thread does four fours that are a group apart, so groups are whole.
+        if packed { (self.n as usize / 4).div_ceil(4 * block) * block } else { self.n as usize }
     }
 }
 

@@ -6,18 +6,30 @@ fn apply(a: {IN}, b: {IN}) -> {OUT} {
     return {EXPR};
 }
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-) {
-    let i = thread_number(group, groups, local);
-    if (i >= params.n / 4u) { return; }
+fn four(i: u32) {
     let scalar = vec4<{IN}>(bitcast<{IN}>(params.value));
     var a = scalar;
     var b = scalar;
     if (params.scalar != 1u) { a = left[params.offsets[0] / 4u + i]; }
     if (params.scalar != 2u) { b = right[params.offsets[1] / 4u + i]; }
     out[i] = vec4<{OUT}>(apply(a.x, b.x), apply(a.y, b.y), apply(a.z, b.z), apply(a.w, b.w));
+}
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    // Four fours that are a group apart.
+    let i = (group.y * groups.x + group.x) * 4u * BLOCK + local;
+    let n = params.n / 4u;
+    if (i + 3u * BLOCK < n) {
+        four(i);
+        four(i + BLOCK);
+        four(i + 2u * BLOCK);
+        four(i + 3u * BLOCK);
+    } else {
+        for (var j = i; j < n; j += BLOCK) { four(j); }
+    }
 }

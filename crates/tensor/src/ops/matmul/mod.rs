@@ -41,12 +41,14 @@ pub(crate) struct Params {
 
 const FIRST: usize = 0;
 const FURTHER: usize = 1;
-pub(crate) const KERNELS: usize = 2;
+const PACKED: usize = 2;
+pub(crate) const KERNELS: usize = 3;
 
 pub(crate) fn spec(number: usize) -> KernelSpec {
-    let (name, access, value) = match number {
-        FIRST => ("matmul", Access::Overwrite, "sums[i]"),
-        _ => ("matmul_further", Access::ReadWrite, "out[at + i] + sums[i]"),
+    let (name, access, source) = match number {
+        FIRST => ("matmul", Access::Overwrite, one_by_one("sums[i]")),
+        FURTHER => ("matmul_further", Access::ReadWrite, one_by_one("out[at + i] + sums[i]")),
+        _ => ("matmul_packed", Access::Overwrite, packed()),
     };
     KernelSpec::new(name)
         .params::<Params>()
@@ -55,7 +57,23 @@ pub(crate) fn spec(number: usize) -> KernelSpec {
         .binding::<f32>("b", Access::Read)
         .binding::<f32>("out", access)
         .cpu(cpu::kernel(number == FURTHER))
-        .wgsl(wgsl(include_str!("matmul.wgsl"), &[("{VALUE}", value)]))
+        .wgsl(source)
+}
+
+fn one_by_one(value: &str) -> String {
+    wgsl(include_str!("matmul.wgsl"), &[("{VALUE}", value)])
+}
+
+/// Eight rows by two fours of columns, written out.
+fn packed() -> String {
+    let rows = |line: &dyn Fn(usize) -> String| (0..8).map(line).collect::<String>();
+    let sums = rows(&|i| format!("var l{i} = vec4<f32>(); var r{i} = vec4<f32>();\n"));
+    let loads = rows(&|i| format!("let a{i} = a[from_a + {i}u * steps + k];\n"));
+    let step = |c: &str| rows(&|i| format!("l{i} += a{i}.{c} * left; r{i} += a{i}.{c} * right;\n"));
+    let products = ["x", "y", "z", "w"].map(step).join("at += columns; left = b[at]; right = b[at + 1u];\n");
+    let stores = rows(&|i| format!("out[to + {i}u * columns] = l{i}; out[to + {i}u * columns + 1u] = r{i};\n"));
+    let names = [("{SUMS}", &*sums), ("{LOADS}", &loads), ("{PRODUCTS}", &products), ("{STORES}", &stores)];
+    wgsl(include_str!("packed.wgsl"), &names)
 }
 
 impl Tensor {
@@ -151,6 +169,14 @@ fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor
         a_strides: strides(a_strides),
         b_strides: strides(b_strides),
     };
+    let plain = [a_row as usize, a_column as usize, b_row as usize, b_column as usize] == [k, 1, n, 1];
+    let aligned = [a.layout().offset, b.layout().offset, k].iter().all(|n| n % 4 == 0) && m % 8 == 0 && n % 8 == 0;
+    if tensors.is_bounded() && plain && aligned && batch.elements() == 1 && k <= 4 * LONGEST {
+        params.k_end = k as u32;
+        let launch = tensors.kernel(Family::Matmul, PACKED)?.launch().bind(left).bind(right).bind(target);
+        tensors.enqueue(launch.params(&params).grid(grid(m / 8 * (n / 8))))?;
+        return Ok(out);
+    }
     let (longest, most) = if tensors.is_bounded() { (LONGEST, BATCH) } else { (k, batch.elements()) };
     let flat = grid(m.div_ceil(4) * n.div_ceil(4));
     for start in (0..k).step_by(longest) {

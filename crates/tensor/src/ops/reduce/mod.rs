@@ -15,8 +15,10 @@ use crate::{
     layout::{Layout, MAX_RANK, Shape, merge},
 };
 
-/// Elements that a thread of a GPU folds when there are many more.
+/// Elements that one thread of a GPU folds alone.
 const CHUNK: usize = 256;
+/// The most that a thread of a GPU folds in one launch.
+const LONGEST: usize = 8192;
 /// What one thread still does in one go if there are enough outputs to keep a GPU busy.
 const WHOLE: usize = 1024;
 
@@ -76,7 +78,8 @@ impl Params {
     /// How many results per output the next launch leaves of `length`.
     fn split(&mut self, length: usize, bounded: bool) {
         let whole = length <= CHUNK || (length <= WHOLE && self.outputs as usize >= CHUNK);
-        self.chunks = if !bounded || whole { 1 } else { length.div_ceil(CHUNK) as u32 };
+        // As many threads as each has elements, so that the next launch is no longer than this one.
+        self.chunks = if !bounded || whole { 1 } else { length.isqrt().max(length.div_ceil(LONGEST)) as u32 };
     }
 }
 
@@ -118,7 +121,9 @@ pub(crate) const KERNELS: usize = VALUES.len() + arg::KERNELS;
 pub(crate) fn spec(number: usize) -> KernelSpec {
     let head = format!("{}{}", include_str!("params.wgsl"), include_str!("../math.wgsl"));
     let Some(entry) = VALUES.get(number) else { return arg::spec(number - VALUES.len(), &head) };
-    let names = [("{TYPE}", entry.dtype.wgsl()), ("{STEP}", entry.step), ("{FINISH}", entry.finish)];
+    let eight = "{ at += step; let v = x[at]; acc = {STEP}; }\n".repeat(8);
+    let types = [("{EIGHT}", eight.as_str()), ("{TYPE}", entry.dtype.wgsl())];
+    let names = [types[0], types[1], ("{STEP}", entry.step), ("{FINISH}", entry.finish)];
     let source = wgsl(&format!("{head}{}", include_str!("reduce.wgsl")), &names);
     // Named apart from the binary operations.
     let name = format!("reduce_{}_{}", entry.name, entry.dtype);

@@ -12,6 +12,23 @@ fn main(
     if (id >= params.outputs * params.chunks) { return; }
     let base = kept_place(id / params.chunks);
     let first = id % params.chunks;
+    if (params.folded == 1u) {
+        let stride = params.strides[params.kept];
+        let step = i32(params.chunks) * stride;
+        var at = base + i32(first) * stride;
+        var acc = x[at];
+        var left = (params.length - first - 1u) / params.chunks;
+        for (; left >= 8u; left -= 8u) {
+            {EIGHT}
+        }
+        for (; left > 0u; left--) {
+            at += step;
+            let v = x[at];
+            acc = {STEP};
+        }
+        out[id] = {FINISH};
+        return;
+    }
     var acc = x[base + folded_place(first)];
     for (var j = first + params.chunks; j < params.length; j += params.chunks) {
         let v = x[base + folded_place(j)];

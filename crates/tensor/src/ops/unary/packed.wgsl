@@ -5,14 +5,26 @@ fn apply(x: {IN}) -> {OUT} {
     return {EXPR};
 }
 
+fn four(i: u32) {
+    let v = x[params.offsets[0] / 4u + i];
+    out[i] = vec4<{OUT}>(apply(v.x), apply(v.y), apply(v.z), apply(v.w));
+}
+
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    let i = thread_number(group, groups, local);
-    if (i >= params.n / 4u) { return; }
-    let v = x[params.offsets[0] / 4u + i];
-    out[i] = vec4<{OUT}>(apply(v.x), apply(v.y), apply(v.z), apply(v.w));
+    // Four fours that are a group apart.
+    let i = (group.y * groups.x + group.x) * 4u * BLOCK + local;
+    let n = params.n / 4u;
+    if (i + 3u * BLOCK < n) {
+        four(i);
+        four(i + BLOCK);
+        four(i + 2u * BLOCK);
+        four(i + 3u * BLOCK);
+    } else {
+        for (var j = i; j < n; j += BLOCK) { four(j); }
+    }
 }

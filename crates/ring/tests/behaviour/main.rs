@@ -2,6 +2,8 @@
 #![cfg(not(loom))]
 #![allow(clippy::expect_used)]
 
+mod replies;
+
 use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -292,6 +294,28 @@ both_rings! {
     }
 
     #[test]
+    fn a_waker_that_panics_costs_no_message() {
+        struct Bomb;
+        impl Wake for Bomb {
+            fn wake(self: Arc<Self>) {
+                std::panic::resume_unwind(Box::new("a bomb"));
+            }
+        }
+        let waker = Waker::from(Arc::new(Bomb));
+        let (mut tx, mut rx) = bounded(1).unwrap();
+        let mut receive = rx.recv_async();
+        assert!(poll_once(&mut receive, &waker).is_pending());
+        tx.try_send(1).unwrap();
+        drop(receive);
+        let mut send = tx.send_async(2);
+        assert!(poll_once(&mut send, &waker).is_pending());
+        assert_eq!(rx.try_recv(), Ok(1));
+        assert!(poll_once(&mut send, &waker).is_ready());
+        drop(send);
+        assert_eq!(rx.try_recv(), Ok(2));
+    }
+
+    #[test]
     fn a_pending_send_is_woken_by_the_first_message_that_is_received() {
         let (mut tx, mut rx) = bounded(64).unwrap();
         (0..64).for_each(|i| tx.try_send(i).unwrap());
@@ -427,119 +451,6 @@ fn a_receiver_is_empty_exactly_when_nothing_can_be_received() {
     assert!(!rx.is_empty() && !tx.is_empty());
     rx.recv().unwrap();
     assert!(rx.is_empty() && tx.is_empty());
-}
-
-mod replies {
-    use super::*;
-
-    #[test]
-    fn an_unanswered_request_is_abandoned() {
-        let replies = ReplyPool::<u8>::new();
-        let (answer, mut asked) = replies.pair().unwrap();
-        assert_eq!(asked.try_recv(), None);
-        drop(answer);
-        assert_eq!(asked.try_recv(), Some(Err(ReplyError::Abandoned)));
-        assert_eq!(asked.recv(), Err(ReplyError::Abandoned));
-        assert_eq!(replies.in_use(), 0);
-    }
-
-    #[test]
-    fn an_answer_is_given_once() {
-        let replies = ReplyPool::new();
-        let (answer, mut asked) = replies.pair().unwrap();
-        answer.send(1).unwrap();
-        assert_eq!(asked.try_recv(), Some(Ok(1)));
-        assert_eq!(asked.recv(), Err(ReplyError::Abandoned));
-        assert_eq!(replies.in_use(), 0);
-    }
-
-    #[test]
-    fn the_value_comes_back_when_the_asker_is_gone() {
-        let replies = ReplyPool::new();
-        let (answer, asked) = replies.pair().unwrap();
-        drop(asked);
-        assert_eq!(answer.send("value"), Err("value"));
-        assert_eq!(replies.in_use(), 0);
-    }
-
-    #[test]
-    fn an_answer_that_nobody_takes_is_dropped_once() {
-        let drops = Arc::new(AtomicUsize::new(0));
-        let replies = ReplyPool::new();
-        let (answer, asked) = replies.pair().unwrap();
-        let value = Counted { drops: drops.clone(), bomb: false };
-        assert!(answer.send(value).is_ok());
-        drop(asked);
-        assert_eq!(drops.load(Ordering::SeqCst), 1);
-        assert_eq!(replies.in_use(), 0);
-        drop(replies);
-        assert_eq!(drops.load(Ordering::SeqCst), 1);
-    }
-
-    #[test]
-    fn the_answering_end_sees_a_cancellation() {
-        let replies = ReplyPool::<u8>::new();
-        let (answer, asked) = replies.pair().unwrap();
-        assert!(!answer.is_cancelled());
-        asked.cancel();
-        assert!(answer.is_cancelled());
-        answer.send(1).unwrap();
-        assert_eq!(asked.recv(), Ok(1), "it may come all the same");
-
-        let (answer, asked) = replies.pair().unwrap();
-        assert!(!answer.is_cancelled(), "a slot is clean when it is used again");
-        drop(asked);
-        assert!(!answer.is_cancelled(), "leaving does not say that the work is not wanted");
-    }
-
-    #[test]
-    fn a_wait_for_an_answer_ends_at_its_deadline_and_can_go_on() {
-        let replies = ReplyPool::new();
-        let (answer, mut asked) = replies.pair().unwrap();
-        assert_in_time(|deadline| {
-            assert_eq!(asked.recv_deadline(deadline), Err(ReplyError::Deadline));
-        });
-        answer.send(1).unwrap();
-        assert_eq!(asked.recv_deadline(Instant::now()), Ok(1));
-    }
-
-    #[test]
-    fn an_answer_can_be_awaited_on_any_executor() {
-        let replies = ReplyPool::new();
-        let ask = || {
-            let (answer, asked) = replies.pair().unwrap();
-            thread::spawn(move || {
-                let_it_block();
-                answer.send(5).unwrap();
-            });
-            asked
-        };
-        assert_eq!(block_on(ask()), Ok(5));
-        assert_eq!(pollster::block_on(ask()), Ok(5));
-        assert_eq!(futures_lite::future::block_on(ask()), Ok(5));
-    }
-
-    #[test]
-    fn a_future_dropped_half_way_leaves_no_waker_behind() {
-        let replies = ReplyPool::new();
-        let calls = Arc::new(Calls::default());
-        let (answer, mut asked) = replies.pair().unwrap();
-        assert!(poll_once(&mut asked, &calls.clone().into()).is_pending());
-        drop(asked);
-        assert_eq!(answer.send(5), Err(5));
-        assert_eq!(calls.0.load(Ordering::SeqCst), 0);
-        assert_eq!(Arc::strong_count(&calls), 1);
-        assert_eq!(replies.in_use(), 0);
-    }
-
-    #[test]
-    fn replies_outlive_their_pool() {
-        let replies = ReplyPool::new();
-        let (answer, asked) = replies.pair().unwrap();
-        drop(replies);
-        answer.send(5).unwrap();
-        assert_eq!(asked.recv(), Ok(5));
-    }
 }
 
 /// Sendable, but not to be shared between threads.
