@@ -12,8 +12,8 @@ use crate::{
     measure::{Metric, Side, each_timed, warm_up},
 };
 
-/// Memory on large pages where the system has them, as the buffers of the CPU device are: with small ones a copy is a
-/// fifth slower, and would be no limit.
+/// Memory on large pages where the system has them, as the buffers of the CPU device are: a limit that is measured on
+/// slower memory would be none.
 struct Pages(MmapMut);
 
 impl Pages {
