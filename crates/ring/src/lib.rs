@@ -15,7 +15,7 @@
 //!
 //! Misuse does not compile: the ends are separate types, and the single-sender ring cannot be cloned.
 //!
-//! Every algorithm has a file of its own, which names its origin, and a loom model in `tests/loom.rs`.
+//! Every algorithm has a file of its own, which names its origin, and a loom model in `tests/loom`.
 
 mod drops;
 mod error;
