@@ -1,0 +1,111 @@
+//! The hybrid logical clock (Kulkarni, Demirbas and others, "Logical Physical Clocks", 2014).
+//!
+//! A reading is one number: microseconds since 1970 in the upper 52 bits, a counter in the lower 12. It never stands
+//! still and never goes back, also when the system's clock does, and it is later than every reading that was observed.
+//! A counter that overflows runs into the microseconds, so that the whole is just a number that grows.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// Bits of the counter.
+const LOGICAL: u32 = 12;
+
+/// A moment of a [`Clock`]. Later moments are larger.
+///
+/// ```
+/// use millrace_resident::Moment;
+/// let moment = Moment::from_raw((5 << 12) | 3);
+/// assert_eq!((moment.since_epoch().as_micros(), moment.logical()), (5, 3));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// The number that it is.
+    pub fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// The moment that a number means.
+    pub fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// Its physical part: how long after the start of 1970.
+    pub fn since_epoch(self) -> Duration {
+        Duration::from_micros(self.0 >> LOGICAL)
+    }
+
+    /// Its logical part: which of the moments of one microsecond.
+    pub fn logical(self) -> u32 {
+        (self.0 & ((1 << LOGICAL) - 1)) as u32
+    }
+}
+
+/// A hybrid logical clock that any number of threads read. No two readings are the same.
+///
+/// ```
+/// let clock = millrace_resident::Clock::new();
+/// let (first, second) = (clock.tick(), clock.tick());
+/// assert!(first < second);
+/// let later = clock.observe(millrace_resident::Moment::from_raw(second.raw() + 1_000_000));
+/// assert!(clock.tick() > later, "what was observed is in the past");
+/// ```
+#[derive(Debug, Default)]
+pub struct Clock {
+    last: AtomicU64,
+}
+
+impl Clock {
+    /// A clock that has not been read yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads the clock: later than every reading before.
+    #[inline]
+    pub fn tick(&self) -> Moment {
+        self.advance(now())
+    }
+
+    /// Takes note of a moment that came with a message, and reads the clock.
+    #[inline]
+    pub fn observe(&self, remote: Moment) -> Moment {
+        self.advance(now().max(remote.0.saturating_add(1)))
+    }
+
+    /// Takes note of a moment without reading the clock: what it says later is later than that.
+    #[inline]
+    pub fn see(&self, remote: Moment) {
+        if self.last.load(Ordering::Relaxed) < remote.0 {
+            self.last.fetch_max(remote.0, Ordering::Relaxed);
+        }
+    }
+
+    /// The last reading.
+    pub fn last(&self) -> Moment {
+        Moment(self.last.load(Ordering::Relaxed))
+    }
+
+    /// One atomic step: whoever makes it owns the reading.
+    #[inline]
+    fn advance(&self, physical: u64) -> Moment {
+        let mut last = self.last.load(Ordering::Relaxed);
+        loop {
+            let next = physical.max(last.saturating_add(1));
+            match self.last.compare_exchange_weak(last, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Moment(next),
+                Err(other) => last = other,
+            }
+        }
+    }
+}
+
+#[inline]
+fn now() -> u64 {
+    // Before 1970 it counts by itself.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since.as_micros() as u64) << LOGICAL
+}
