@@ -7,7 +7,7 @@ use millrace_core::Priority;
 use crate::{
     Error, Message, Moment, Result,
     layout::flags,
-    port::{Attachment, Header, Port},
+    port::{Attachment, Header, Place, Port},
 };
 
 /// A kernel: its state, and what it does with a message. The same definition works on every device for which it has
@@ -108,29 +108,43 @@ pub(crate) struct Answer {
 }
 
 impl Outbox<'_> {
-    /// Bytes that fit into the slot.
-    pub(crate) fn room(&self) -> usize {
-        self.port.layout.out_payload()
-    }
-
     /// Writes the answer.
     #[inline(always)]
-    pub(crate) fn answer(&mut self, kind: u32, bytes: &[u8], attachment: Option<Attachment>) {
+    pub(crate) fn answer(&mut self, kind: u32, bytes: &[u8]) -> Result<()> {
+        self.answer_with(kind, |place| {
+            assert!(bytes.len() <= place.room, "the layout was made for larger answers");
+            // SAFETY: the place is ours to write, and there is room.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.start, bytes.len()) };
+            Ok((bytes.len(), None))
+        })
+    }
+
+    /// Lets `write` build the answer: in the slot, or where it waits for those that have to be sent before it.
+    #[inline(always)]
+    pub(crate) fn answer_with(
+        &mut self,
+        kind: u32,
+        write: impl FnOnce(Place) -> Result<(usize, Option<Attachment>)>,
+    ) -> Result<()> {
         let in_place = self.slot.filter(|_| self.emissions.is_empty());
-        match in_place {
-            Some(slot) => {
-                assert!(bytes.len() <= self.room(), "the layout was made for larger answers");
-                // SAFETY: the slot is free, only the kernel writes such slots, and there is room.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.port.region.payload(slot), bytes.len());
-                }
-            }
+        let room = self.port.layout.out_payload();
+        let start = match in_place {
+            // The slot is free, and only the kernel writes such slots.
+            Some(slot) => self.port.region.payload(slot),
             None => {
                 self.scratch.clear();
-                self.scratch.extend_from_slice(bytes);
+                self.scratch.reserve(room);
+                self.scratch.as_mut_ptr()
             }
+        };
+        let (length, attachment) = write(Place { start, room })?;
+        if in_place.is_none() {
+            assert!(length <= self.scratch.capacity());
+            // SAFETY: that much was written, and there is room for it.
+            unsafe { self.scratch.set_len(length) };
         }
-        self.answer = Some(Answer { kind, length: bytes.len(), attachment, in_place: in_place.is_some() });
+        self.answer = Some(Answer { kind, length, attachment, in_place: in_place.is_some() });
+        Ok(())
     }
 }
 
@@ -283,8 +297,7 @@ impl<H: Handler> Behaviour for Plain<H> {
             let mut scope = scope(header, attachment, outbox, encode);
             self.handler.handle(&mut self.state, message, &mut scope)
         };
-        outbox.answer(H::Reply::TYPE, reply.as_bytes(), None);
-        Ok(())
+        outbox.answer(H::Reply::TYPE, reply.as_bytes())
     }
 
     fn answers(&self) -> bool {

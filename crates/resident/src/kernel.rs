@@ -19,7 +19,7 @@ use crate::{
     handler::{Answer, Behaviour, Emission, Outbox},
     layout::{fault, flags},
     links::{Link, Links},
-    port::{Attachment, Header, Outgoing, Port, Saved, lock},
+    port::{Attachment, Head, Header, Outgoing, Port, Saved, lock},
     slots::{Refusal, Words},
     sync::AtomicU32,
 };
@@ -390,15 +390,10 @@ impl Kernel {
         let (mut sent, mut dropped) = (0, 0);
         links.retain(|link| {
             let mut attachment = pending.attachment.clone();
-            let result = link.to.inject(&mut Outgoing {
-                high: link.high,
-                kind: pending.kind,
-                flags: 0,
-                bytes: &pending.bytes,
-                clock: pending.clock,
-                attachment: &mut attachment,
-                buffer: (0, 0),
-            });
+            let (high, kind, clock) = (link.high, pending.kind, pending.clock);
+            let head = Head { high, kind, flags: 0, clock, buffer: (0, 0) };
+            let bytes = &*pending.bytes;
+            let result = link.to.inject(&mut Outgoing { head, bytes, attachment: &mut attachment });
             match result {
                 Ok(_) => sent += 1,
                 Err(Refusal::Full) if !link.lossy => return true,

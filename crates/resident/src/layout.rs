@@ -171,7 +171,7 @@ const _: () = {
     assert!(size_of::<ControlBlock>() == 128 && align_of::<ControlBlock>() == 128);
     assert!(size_of::<TelemetryBlock>() == 64 && align_of::<TelemetryBlock>() == 64);
     assert!(offset_of!(ControlBlock, status) == LINE, "the kernel's line is its own");
-    assert!(slot::PAYLOAD * 4 == HEADER && HEADER % 16 == 0);
+    assert!(slot::PAYLOAD * 4 == HEADER && HEADER.is_multiple_of(16));
 };
 
 /// One field of a block or a message: its name, where it lies, and how each side writes it.

@@ -22,6 +22,7 @@
 // The derive's code names this crate.
 extern crate self as millrace_resident;
 
+mod archive;
 mod clock;
 mod engine;
 mod error;
@@ -39,6 +40,7 @@ mod slots;
 mod sync;
 mod workers;
 
+pub use archive::{Archivable, Archive, ArchivedHandler, ArchivedResident};
 pub use clock::{Clock, Moment};
 pub use error::{Error, Refused, Result};
 pub use handler::{Handler, Scope};
@@ -49,3 +51,5 @@ pub use options::{Command, LaunchOptions, MAX_CAPACITY, RestartPolicy, STARVATIO
 pub use port::Header;
 pub use region::Region;
 pub use resident::{Checkpoint, Launch, Resident, Telemetry};
+/// The crate that archives are made with.
+pub use rkyv;

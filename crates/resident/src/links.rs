@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     Handler, Message, Refused, Resident, Result,
-    port::{Outgoing, Port, lock},
+    port::{Head, Outgoing, Port, lock},
 };
 
 /// What happens to a message when a receiver has no room.
@@ -206,15 +206,9 @@ impl<M: Message> Topic<M> {
     pub fn send(&self, message: M) -> Result<(), Refused<M>> {
         let subscribers = lock(&self.members).subscribers.clone();
         for link in subscribers {
-            let mut outgoing = Outgoing {
-                high: link.high,
-                kind: M::TYPE,
-                flags: 0,
-                bytes: message.as_bytes(),
-                clock: link.to.clock.tick(),
-                attachment: &mut None,
-                buffer: (0, 0),
-            };
+            let (high, clock) = (link.high, link.to.clock.tick());
+            let head = Head { high, kind: M::TYPE, flags: 0, clock, buffer: (0, 0) };
+            let mut outgoing = Outgoing { head, bytes: message.as_bytes(), attachment: &mut None };
             if link.lossy || link.to.status().is_ended() {
                 if link.to.inject(&mut outgoing).is_err() {
                     link.count_dropped();

@@ -101,16 +101,6 @@ pub(crate) enum Attachment {
     Reason(Arc<str>),
 }
 
-impl Attachment {
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::View(view) => view,
-            Self::Archive(bytes) => bytes,
-            Self::Reason(text) => text.as_bytes(),
-        }
-    }
-}
-
 /// A kernel's state as it was at some moment.
 #[derive(Debug, Clone)]
 pub(crate) struct Saved {
@@ -126,17 +116,30 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A message to be written into a slot.
-pub(crate) struct Outgoing<'a> {
+/// What is known of a message before it is written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Head {
     pub(crate) high: bool,
     pub(crate) kind: u32,
     pub(crate) flags: u32,
-    pub(crate) bytes: &'a [u8],
     pub(crate) clock: Moment,
-    /// Taken once the message is sure to be sent.
-    pub(crate) attachment: &'a mut Option<Attachment>,
     /// Which buffer the attachment is, for a device that looks there.
     pub(crate) buffer: (u32, u32),
+}
+
+/// A plain message to be sent.
+pub(crate) struct Outgoing<'a> {
+    pub(crate) head: Head,
+    pub(crate) bytes: &'a [u8],
+    /// Taken once the message is sure to be sent.
+    pub(crate) attachment: &'a mut Option<Attachment>,
+}
+
+/// Where a message goes: memory of a slot, aligned to 16.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) start: *mut u8,
+    pub(crate) room: usize,
 }
 
 /// The host's side of a kernel.
@@ -197,47 +200,101 @@ impl Port {
     /// Writes a message into a slot, if there is one, and tells the kernel. Says its number.
     #[inline]
     pub(crate) fn inject(&self, message: &mut Outgoing<'_>) -> Result<u64, Refusal> {
-        assert!(message.bytes.len() <= self.layout.in_payload(), "the layout was made for larger messages");
-        let (tail, ring) = self.inlet(message.high);
+        let (head, bytes) = (message.head, message.bytes);
+        assert!(bytes.len() <= self.layout.in_payload(), "the layout was made for larger messages");
+        self.inject_with(&head, |place| {
+            // SAFETY: the slot is ours until it is published, and has room for the message.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.start, bytes.len()) };
+            Some((bytes.len(), message.attachment.take()))
+        })
+    }
+
+    /// Lets `write` build a message in a slot, if there is one, and tells the kernel. `write` says how long the message
+    /// is, and what belongs to it; if it says nothing, the kernel passes over the slot.
+    #[inline]
+    pub(crate) fn inject_with(
+        &self,
+        head: &Head,
+        write: impl FnOnce(Place) -> Option<(usize, Option<Attachment>)>,
+    ) -> Result<u64, Refusal> {
+        /// A slot that was claimed has to be published, whatever happens.
+        struct Claimed<'a> {
+            port: &'a Port,
+            ring: &'a Slots,
+            position: u32,
+            header: Header,
+        }
+        impl Drop for Claimed<'_> {
+            #[inline(always)]
+            fn drop(&mut self) {
+                let (region, ring) = (&self.port.region, self.ring);
+                self.header.write(region, ring.at(self.position));
+                ring.publish(region, self.position);
+                // The slot after it was the kernel's a lap ago.
+                prefetch_to_write(region.word(ring.at(self.position.wrapping_add(1))));
+                self.port.work.ring();
+            }
+        }
+        let (tail, ring) = self.inlet(head.high);
         let number = tail.claim(ring, &self.region)?;
-        let (position, id) = (number as u32, (number << 1 | u64::from(message.high)) + 1);
-        let at = ring.at(position);
-        let mut flags = message.flags | u32::from(!message.high);
-        if let Some(attachment) = message.attachment.take() {
-            flags |= flags::ATTACHED;
+        let (position, id) = (number as u32, (number << 1 | u64::from(head.high)) + 1);
+        let mut claimed = Claimed {
+            port: self,
+            ring,
+            position,
+            header: Header {
+                kind: head.kind,
+                length: 0,
+                flags: flags::VOID,
+                id,
+                correlation: 0,
+                clock: head.clock,
+                buffer: head.buffer.0,
+                generation: head.buffer.1,
+            },
+        };
+        let place = Place { start: self.region.payload(ring.at(position)), room: self.layout.in_payload() };
+        let Some((length, attachment)) = write(place) else { return Ok(id) };
+        claimed.header.length = length as u32;
+        claimed.header.flags = head.flags | u32::from(!head.high);
+        if let Some(attachment) = attachment {
+            claimed.header.flags |= flags::ATTACHED;
             lock(&self.attached).insert(id, attachment);
         }
-        let header = Header {
-            kind: message.kind,
-            length: message.bytes.len() as u32,
-            flags,
-            id,
-            correlation: 0,
-            clock: message.clock,
-            buffer: message.buffer.0,
-            generation: message.buffer.1,
-        };
-        header.write(&self.region, at);
-        // SAFETY: the slot is ours until it is published, and has room for the message.
-        unsafe {
-            let to = self.region.payload(at);
-            std::ptr::copy_nonoverlapping(message.bytes.as_ptr(), to, message.bytes.len());
-        }
-        ring.publish(&self.region, position);
-        // The slot after it was the kernel's a lap ago.
-        prefetch_to_write(self.region.word(ring.at(position.wrapping_add(1))));
-        self.work.ring();
+        drop(claimed);
         Ok(id)
     }
 
     /// [`Self::inject`], waiting for room: until the deadline, or without one for as long as the kernel makes progress.
+    #[inline]
     pub(crate) fn inject_blocking(&self, message: &mut Outgoing<'_>, deadline: Option<Instant>) -> Result<u64> {
-        let attempt = || match self.inject(message) {
+        self.send_blocking(deadline, || self.inject(message))
+    }
+
+    /// Sends with `inject`, waiting for room.
+    #[inline]
+    pub(crate) fn send_blocking(
+        &self,
+        deadline: Option<Instant>,
+        mut inject: impl FnMut() -> Result<u64, Refusal>,
+    ) -> Result<u64> {
+        let attempt = || self.sent(inject());
+        self.patiently(deadline, attempt, |until, polling, attempt| self.room.wait_for_room(until, polling, attempt))
+    }
+
+    /// Sends with `inject`, awaiting room.
+    pub(crate) async fn send_async(&self, mut inject: impl FnMut() -> Result<u64, Refusal>) -> Result<u64> {
+        on_bell(&self.room, || self.sent(inject())).await
+    }
+
+    /// What came of an attempt to send; nothing if it is to be tried again.
+    #[inline(always)]
+    fn sent(&self, result: Result<u64, Refusal>) -> Option<Result<u64>> {
+        match result {
             Ok(id) => Some(Ok(id)),
             Err(Refusal::Closed) => Some(Err(self.ended())),
             Err(Refusal::Full) => None,
-        };
-        self.patiently(deadline, attempt, |until, polling, attempt| self.room.wait_for_room(until, polling, attempt))
+        }
     }
 
     /// Waits with `wait` until `attempt` succeeds. With a deadline it ends there. Without, it ends when the kernel has

@@ -9,12 +9,13 @@ use std::{
 use millrace_core::{Buffer, Device, Priority, Stream, StreamOptions};
 
 use crate::{
-    Command, Error, Handler, LaunchOptions, Message, Moment, Refused, Result, Status,
+    ArchivedHandler, ArchivedResident, Command, Error, Handler, LaunchOptions, Message, Moment, Refused, Region,
+    Result, Status,
     engine::{Launched, Plan, Types, engine_for},
     handler::{Behaviour, Plain, check_kind},
     layout::{RegionLayout, fault, flags},
     links::Links,
-    port::{Attachment, Header, Outgoing, Port, lock, on_bell},
+    port::{Attachment, Head, Header, Outgoing, Port, lock, on_bell},
     replies::{Looked, Wanted},
     slots::Refusal,
 };
@@ -114,11 +115,15 @@ pub struct Checkpoint<S> {
 pub trait Launch {
     /// Launches a kernel. It lives until it is terminated, or its handle is dropped.
     fn launch<H: Handler>(&self, handler: H, options: LaunchOptions) -> Result<Resident<H>>;
+
+    /// Launches a kernel whose messages are archives, which may be of any size. On the CPU only.
+    fn launch_archived<H: ArchivedHandler>(&self, handler: H, options: LaunchOptions) -> Result<ArchivedResident<H>>;
 }
 
 impl Launch for Device {
     fn launch<H: Handler>(&self, handler: H, options: LaunchOptions) -> Result<Resident<H>> {
-        let state = restored(&options)?.map_or_else(|| handler.state(), |state: H::State| state);
+        options.check()?;
+        let state = restored(&options)?.unwrap_or_else(|| handler.state());
         let plan = Plan {
             handler: std::any::type_name::<H>(),
             wgsl: H::WGSL,
@@ -134,6 +139,10 @@ impl Launch for Device {
         };
         let base = Base::launch(self, &plan, Box::new(Plain::new(handler, state)))?;
         Ok(Resident { base, handler: PhantomData })
+    }
+
+    fn launch_archived<H: ArchivedHandler>(&self, handler: H, options: LaunchOptions) -> Result<ArchivedResident<H>> {
+        ArchivedResident::launch(self, handler, &options)
     }
 }
 
@@ -159,7 +168,10 @@ pub(crate) struct Base {
 
 impl Base {
     pub(crate) fn launch(device: &Device, plan: &Plan<'_>, behaviour: Box<dyn Behaviour>) -> Result<Self> {
-        plan.options.check()?;
+        if u32::try_from(plan.layout.words()).is_err() {
+            let text = format!("a region of {} words is more than 32 bits can count", plan.layout.words());
+            return Err(Error::Invalid(text.into()));
+        }
         // A device that is shut down or lost says so here.
         drop(device.stream_with(&StreamOptions::default().capacity(1))?);
         let engine = engine_for(device, plan.handler)?;
@@ -332,15 +344,9 @@ impl<H: Handler> Resident<H> {
         flags: u32,
         attachment: &'a mut Option<Attachment>,
     ) -> Outgoing<'a> {
-        Outgoing {
-            high: priority == Priority::High,
-            kind: H::Message::TYPE,
-            flags,
-            bytes: message.as_bytes(),
-            clock: self.port().clock.tick(),
-            attachment,
-            buffer: (0, 0),
-        }
+        let (high, clock) = (priority == Priority::High, self.port().clock.tick());
+        let head = Head { high, kind: H::Message::TYPE, flags, clock, buffer: (0, 0) };
+        Outgoing { head, bytes: message.as_bytes(), attachment }
     }
 
     /// Sends a message if there is room. Otherwise it comes back.
@@ -387,12 +393,7 @@ impl<H: Handler> Resident<H> {
     async fn inject_async(&self, message: &H::Message, flags: u32) -> Result<u64> {
         let mut attachment = None;
         let mut outgoing = self.outgoing(message, Priority::Normal, flags, &mut attachment);
-        on_bell(&self.port().room, || match self.port().inject(&mut outgoing) {
-            Ok(id) => Some(Ok(id)),
-            Err(Refusal::Closed) => Some(Err(self.port().ended())),
-            Err(Refusal::Full) => None,
-        })
-        .await
+        self.port().send_async(|| self.port().inject(&mut outgoing)).await
     }
 
     /// Sends a message together with a buffer, which is not copied: the handler sees its bytes as they are now.
@@ -404,7 +405,7 @@ impl<H: Handler> Resident<H> {
         let mut attachment = Some(self.base.view(buffer)?);
         let id = buffer.id();
         let mut outgoing = self.outgoing(message, Priority::Normal, flags, &mut attachment);
-        outgoing.buffer = (id.index, id.generation);
+        outgoing.head.buffer = (id.index, id.generation);
         self.port().inject_blocking(&mut outgoing, None)
     }
 
@@ -543,6 +544,16 @@ macro_rules! lifecycle {
             #[inline]
             pub fn telemetry(&self) -> Telemetry {
                 self.base.port.telemetry()
+            }
+
+            /// The memory that it shares with the host, for those who look at it word by word.
+            pub fn region(&self) -> &Region {
+                &self.base.port.region
+            }
+
+            /// Where everything lies in that memory.
+            pub fn region_layout(&self) -> RegionLayout {
+                self.base.port.layout
             }
 
             /// Waits until it is like that, until the deadline. An error if it has ended otherwise.
