@@ -60,6 +60,11 @@ struct Pending {
 
 pub(crate) struct Kernel {
     port: Arc<Port>,
+    life: Life,
+}
+
+/// Everything but the port, which most of what it does needs, too.
+struct Life {
     links: Arc<Links>,
     /// None once it has ended.
     behaviour: Option<Box<dyn Behaviour>>,
@@ -88,8 +93,7 @@ impl Kernel {
         behaviour: Box<dyn Behaviour>,
         options: &LaunchOptions,
     ) -> Self {
-        Self {
-            port,
+        let life = Life {
             links,
             behaviour: Some(behaviour),
             high: 0,
@@ -107,14 +111,15 @@ impl Kernel {
             scratch: Vec::new(),
             seat: Seat::default(),
             link_seats: Vec::new(),
-        }
+        };
+        Self { port, life }
     }
 
     /// Handles up to `budget` messages.
     pub(crate) fn run(&mut self, budget: usize) -> Step {
         let mut last = Step::Idle;
         for _ in 0..budget {
-            match self.step() {
+            match self.life.step(&self.port) {
                 Step::Worked => last = Step::Worked,
                 Step::Idle => return last,
                 Step::Ended => return Step::Ended,
@@ -127,23 +132,25 @@ impl Kernel {
     pub(crate) fn register(&mut self, waker: &Waker) {
         let rests = &self.port.region.telemetry().rests;
         rests.store(rests.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        self.port.work.register(&mut self.seat, waker);
-        for (link, mut seat) in self.link_seats.drain(..) {
+        self.port.work.register(&mut self.life.seat, waker);
+        for (link, mut seat) in self.life.link_seats.drain(..) {
             link.to.room.unregister(&mut seat);
         }
-        for link in self.pending.iter().flat_map(|pending| pending.to.iter().flatten()) {
+        for link in self.life.pending.iter().flat_map(|pending| pending.to.iter().flatten()) {
             let mut seat = Seat::default();
             link.to.room.register(&mut seat, waker);
-            self.link_seats.push((link.clone(), seat));
+            self.life.link_seats.push((link.clone(), seat));
         }
     }
+}
 
+impl Life {
     /// Obeys, or handles one message.
     #[inline]
-    fn step(&mut self) -> Step {
-        let request = self.port.region.control().request.load(Ordering::Acquire);
+    fn step(&mut self, port: &Port) -> Step {
+        let request = port.region.control().request.load(Ordering::Acquire);
         if request != self.request {
-            return self.obey(request);
+            return self.obey(port, request);
         }
         match self.status {
             Status::Active => {}
@@ -151,31 +158,31 @@ impl Kernel {
             Status::Terminated | Status::Failed => return Step::Ended,
             Status::Launched | Status::Paused => return Step::Idle,
         }
-        if !self.pending.is_empty() && !self.flush() {
+        if !self.pending.is_empty() && !self.flush(port) {
             return Step::Idle;
         }
-        let rings = &self.port.rings;
-        let high = rings.high.is_filled(&self.port.region, self.high);
-        let normal = rings.normal.is_filled(&self.port.region, self.normal);
+        let rings = &port.rings;
+        let high = rings.high.is_filled(&port.region, self.high);
+        let normal = rings.normal.is_filled(&port.region, self.normal);
         let urgent = high && !(normal && self.burst >= STARVATION_BOUND);
         if !high && !normal {
-            return self.rest();
+            return self.rest(port);
         }
-        if !rings.out.is_free(&self.port.region, self.out as u32) {
+        if !rings.out.is_free(&port.region, self.out as u32) {
             return Step::Idle;
         }
         self.burst = if urgent && normal { self.burst + 1 } else { 0 };
-        self.take(urgent);
+        self.take(port, urgent);
         if self.status == Status::Failed { Step::Ended } else { Step::Worked }
     }
 
     /// Nothing waits: the end of a drain, or idleness.
-    fn rest(&mut self) -> Step {
+    fn rest(&mut self, port: &Port) -> Step {
         if self.status == Status::Draining {
-            let control = self.port.region.control();
+            let control = port.region.control();
             let ends = [&control.drain_high, &control.drain_normal].map(|end| end.load(Ordering::Relaxed));
             if ends == [self.high, self.normal] {
-                self.end(Status::Terminated, None);
+                self.end(port, Status::Terminated);
                 return Step::Ended;
             }
         }
@@ -184,13 +191,12 @@ impl Kernel {
 
     /// The host's line changed.
     #[cold]
-    fn obey(&mut self, request: u32) -> Step {
+    fn obey(&mut self, port: &Port, request: u32) -> Step {
         self.request = request;
-        let port = self.port.clone();
         let control = port.region.control();
         let wanted = control.checkpoint_wanted.load(Ordering::Relaxed);
         if wanted != control.checkpoint_made.load(Ordering::Relaxed) {
-            self.checkpoint();
+            self.checkpoint(port);
             control.checkpoint_made.store(wanted, Ordering::Release);
         }
         let status = match Command::from_word(control.command.load(Ordering::Relaxed)) {
@@ -201,25 +207,24 @@ impl Kernel {
             Some(Command::Wait) | None => self.status,
         };
         if status == Status::Terminated {
-            self.end(status, None);
+            self.end(port, status);
         } else if status != self.status {
             self.status = status;
-            self.port.set_status(status, None);
+            port.set_status(status);
         }
         control.acknowledged.store(request, Ordering::Release);
-        self.port.mail.ring();
+        port.mail.ring();
         if self.status.is_ended() { Step::Ended } else { Step::Worked }
     }
 
     /// Takes a message and handles it.
     #[inline]
-    fn take(&mut self, urgent: bool) {
-        let port = self.port.clone();
+    fn take(&mut self, port: &Port, urgent: bool) {
         let (ring, position) = if urgent { (port.rings.high, self.high) } else { (port.rings.normal, self.normal) };
         // SAFETY: the slot is filled, and released below, when nothing refers to it any more.
         let (header, bytes) = unsafe { port.message(&ring, position) };
         if header.flags & flags::VOID == 0 {
-            self.handle(&port, &header, bytes);
+            self.handle(port, &header, bytes);
         }
         ring.release(&port.region, position);
         let control = port.region.control();
@@ -270,20 +275,20 @@ impl Kernel {
                 self.counts.handled += 1;
                 self.since_checkpoint += 1;
                 self.counts.sent += u64::from(answer.as_ref().is_some_and(|answer| answer.in_place && answers));
-                self.publish_counts();
+                self.publish_counts(port);
                 match answer.filter(|_| answers) {
-                    Some(answer) if answer.in_place => self.reply(header, answer, clock),
-                    answer => self.send_on(header, answer, clock),
+                    Some(answer) if answer.in_place => self.reply(port, header, answer, clock),
+                    answer => self.send_on(port, header, answer, clock),
                 }
                 if self.checkpoint_every.is_some_and(|every| self.since_checkpoint >= every) {
-                    self.checkpoint();
-                    self.publish_counts();
+                    self.checkpoint(port);
+                    self.publish_counts(port);
                 }
             }
             Ok(Err(error)) => {
                 self.counts.failed += 1;
                 self.emissions.clear();
-                self.publish_counts();
+                self.publish_counts(port);
                 if answers {
                     let code = match error {
                         Error::WrongType { .. } => fault::WRONG_TYPE,
@@ -291,16 +296,16 @@ impl Kernel {
                         Error::NoPayload => fault::NO_PAYLOAD,
                         _ => fault::INVALID,
                     };
-                    self.reply_failure(header, clock, code, error.to_string().into());
+                    self.reply_failure(port, header, clock, code, error.to_string().into());
                 }
             }
-            Err(panic) => self.panicked(header, clock, answers, text_of(panic)),
+            Err(panic) => self.panicked(port, header, clock, answers, text_of(panic)),
         }
     }
 
     /// Publishes the answer that lies in the next outbound slot.
     #[inline]
-    fn reply(&mut self, to: &Header, answer: Answer, clock: Moment) {
+    fn reply(&mut self, port: &Port, to: &Header, answer: Answer, clock: Moment) {
         let header = Header {
             kind: answer.kind,
             length: answer.length as u32,
@@ -308,20 +313,19 @@ impl Kernel {
             clock,
             ..Header::default()
         };
-        self.publish(header, answer.attachment);
+        self.publish(port, header, answer.attachment);
     }
 
     /// Says that a message failed, and why.
-    fn reply_failure(&mut self, to: &Header, clock: Moment, code: u32, reason: Arc<str>) {
+    fn reply_failure(&mut self, port: &Port, to: &Header, clock: Moment, code: u32, reason: Arc<str>) {
         let correlation = if to.is_ask() { to.id } else { 0 };
         let header = Header { flags: flags::FAILED, correlation, clock, buffer: code, ..Header::default() };
-        self.publish(header, Some(Attachment::Reason(reason)));
+        self.publish(port, header, Some(Attachment::Reason(reason)));
     }
 
     /// Publishes the next outbound slot, which is free and holds the message already.
     #[inline]
-    fn publish(&mut self, mut header: Header, attachment: Option<Attachment>) {
-        let port = &self.port;
+    fn publish(&mut self, port: &Port, mut header: Header, attachment: Option<Attachment>) {
         let position = self.out as u32;
         self.out += 1;
         header.id = self.out;
@@ -338,7 +342,7 @@ impl Kernel {
     }
 
     /// What the handler sent besides its answer, and the answer if it goes to other kernels or comes after them.
-    fn send_on(&mut self, to: &Header, answer: Option<Answer>, clock: Moment) {
+    fn send_on(&mut self, port: &Port, to: &Header, answer: Option<Answer>, clock: Moment) {
         if self.emissions.is_empty() && answer.is_none() {
             return;
         }
@@ -352,13 +356,13 @@ impl Kernel {
             let bytes = self.scratch.clone();
             self.pending.push_back(Pending { kind, bytes, attachment, correlation, clock, to });
         }
-        self.flush();
+        self.flush(port);
     }
 
     /// Sends what waits to be sent on; false if there is no room for all of it.
-    fn flush(&mut self) -> bool {
+    fn flush(&mut self, port: &Port) -> bool {
         while let Some(mut pending) = self.pending.pop_front() {
-            if self.send_pending(&mut pending) {
+            if self.send_pending(port, &mut pending) {
                 continue;
             }
             self.pending.push_front(pending);
@@ -367,8 +371,7 @@ impl Kernel {
         true
     }
 
-    fn send_pending(&mut self, pending: &mut Pending) -> bool {
-        let port = self.port.clone();
+    fn send_pending(&mut self, port: &Port, pending: &mut Pending) -> bool {
         let Some(links) = &mut pending.to else {
             let (out, position) = (port.rings.out, self.out as u32);
             if !out.is_free(&port.region, position) {
@@ -384,7 +387,7 @@ impl Kernel {
             let Pending { kind, correlation, clock, .. } = *pending;
             let header = Header { kind, length: bytes.len() as u32, correlation, clock, ..Header::default() };
             self.counts.sent += 1;
-            self.publish(header, pending.attachment.take());
+            self.publish(port, header, pending.attachment.take());
             return true;
         };
         let (mut sent, mut dropped) = (0, 0);
@@ -409,14 +412,14 @@ impl Kernel {
         if sent + dropped > 0 {
             self.counts.sent += sent;
             self.counts.dropped += dropped;
-            self.publish_counts();
+            self.publish_counts(port);
         }
         all
     }
 
     /// The handler panicked: says so to who asked, and applies the restart policy.
     #[cold]
-    fn panicked(&mut self, header: &Header, clock: Moment, answers: bool, text: Arc<str>) {
+    fn panicked(&mut self, port: &Port, header: &Header, clock: Moment, answers: bool, text: Arc<str>) {
         self.counts.failed += 1;
         self.emissions.clear();
         tracing::warn!(panic = &*text, "a resident kernel's handler panicked");
@@ -427,7 +430,7 @@ impl Kernel {
         let mut again = self.counts.restarts < restarts;
         if again {
             self.counts.restarts += 1;
-            let saved = lock(&self.port.saved).clone();
+            let saved = lock(&port.saved).clone();
             let behaviour = &mut self.behaviour;
             again = catch_unwind(AssertUnwindSafe(|| {
                 if let Some(behaviour) = behaviour {
@@ -436,32 +439,35 @@ impl Kernel {
             }))
             .is_ok();
         }
-        self.publish_counts();
-        // Before anybody hears of it the kernel is what it will be.
+        self.publish_counts(port);
+        // Who hears of it can rely on it; but the status comes last, because nobody looks for answers after that.
+        if !again {
+            port.region.control().fault.store(fault::PANIC, Ordering::Relaxed);
+            port.fail(text.clone());
+        }
         if answers {
-            self.reply_failure(header, clock, fault::PANIC, text.clone());
+            self.reply_failure(port, header, clock, fault::PANIC, text);
         }
         if !again {
-            self.port.region.control().fault.store(fault::PANIC, Ordering::Relaxed);
-            self.end(Status::Failed, Some(text));
+            self.end(port, Status::Failed);
         }
     }
 
     /// Keeps a copy of the state.
-    fn checkpoint(&mut self) {
+    fn checkpoint(&mut self, port: &Port) {
         self.since_checkpoint = 0;
         let Some(behaviour) = &self.behaviour else { return };
         let state = behaviour.state().to_vec();
         let (handled, clock) = (self.counts.handled, Moment::from_raw(self.counts.clock));
-        *lock(&self.port.saved) = Some(Saved { state, handled, clock });
+        *lock(&port.saved) = Some(Saved { state, handled, clock });
         self.counts.checkpoints += 1;
-        self.publish_counts();
+        self.publish_counts(port);
     }
 
     /// Writes the telemetry: whoever reads it sees all of a change or nothing.
     #[inline(always)]
-    fn publish_counts(&mut self) {
-        let (block, counts) = (self.port.region.telemetry(), &self.counts);
+    fn publish_counts(&mut self, port: &Port) {
+        let (block, counts) = (port.region.telemetry(), &self.counts);
         let set = |word: &AtomicU32, value: u32| word.store(value, Ordering::Relaxed);
         let set_two = |words: &[AtomicU32; 2], value: u64| {
             set(&words[0], value as u32);
@@ -482,7 +488,7 @@ impl Kernel {
     }
 
     /// It is over: nobody will take what is still in the rings.
-    fn end(&mut self, status: Status, reason: Option<Arc<str>>) {
+    fn end(&mut self, port: &Port, status: Status) {
         self.status = status;
         self.pending.clear();
         self.emissions.clear();
@@ -491,20 +497,21 @@ impl Kernel {
         {
             std::mem::forget(panic); // its drop may panic as well
         }
-        self.port.set_status(status, reason);
-        lock(&self.port.attached).clear();
+        port.set_status(status);
+        lock(&port.attached).clear();
     }
 }
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        self.port.work.unregister(&mut self.seat);
-        for (link, mut seat) in self.link_seats.drain(..) {
+        self.port.work.unregister(&mut self.life.seat);
+        for (link, mut seat) in self.life.link_seats.drain(..) {
             link.to.room.unregister(&mut seat);
         }
-        if !self.status.is_ended() {
+        if !self.life.status.is_ended() {
             // Its thread could not be started, or is being torn down.
-            self.end(Status::Failed, Some("the kernel's worker ended".into()));
+            self.port.fail("the kernel's worker ended".into());
+            self.life.end(&self.port, Status::Failed);
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A kernel's *region* is made of 32-bit words, because that is what WGSL has atomics for; a 64-bit value is two words,
 //! the low one first. In order: the [`ControlBlock`], the [`Telemetry`], the inbound ring for urgent messages, the
-//! inbound ring for the others, the outbound ring. Each line of the control block has one writer, so that nobody takes a
-//! line away from a side that polls.
+//! inbound ring for the others, the outbound ring. What changes with every message lies apart from what somebody polls,
+//! so that nobody takes a line away from a side that waits.
 
 use std::{fmt::Write as _, sync::atomic::AtomicU32};
 
@@ -18,55 +18,55 @@ use std::{fmt::Write as _, sync::atomic::AtomicU32};
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct ControlBlock {
-    /// The host's line. `MAGIC`, once the region is ready.
+    /// The line that both sides poll and that changes rarely. Here: [`MAGIC`], once the region is ready.
     pub magic: AtomicU32,
-    /// Counted up whenever the host changed something below; the one word that the kernel polls.
+    /// Host: counted up whenever it changed something below; the one word that the kernel polls.
     pub request: AtomicU32,
-    /// What the kernel should do: a [`crate::Command`].
+    /// Host: what the kernel should do, a [`crate::Command`].
     pub command: AtomicU32,
-    /// Counted up for each checkpoint that is asked for.
+    /// Host: counted up for each checkpoint that is asked for.
     pub checkpoint_wanted: AtomicU32,
-    /// While draining: the urgent ring's position at which to stop.
+    /// Host, while draining: the urgent ring's position at which to stop.
     pub drain_high: AtomicU32,
-    /// While draining: the normal ring's position at which to stop.
+    /// Host, while draining: the normal ring's position at which to stop.
     pub drain_normal: AtomicU32,
-    /// First word of the urgent inbound ring.
-    pub high_first: AtomicU32,
-    /// First word of the normal inbound ring.
-    pub normal_first: AtomicU32,
-    /// First word of the outbound ring.
-    pub out_first: AtomicU32,
-    /// Words of an inbound slot.
-    pub in_stride: AtomicU32,
-    /// Words of an outbound slot.
-    pub out_stride: AtomicU32,
-    /// Slots of each inbound ring, less one.
-    pub in_mask: AtomicU32,
-    /// Slots of the outbound ring, less one.
-    pub out_mask: AtomicU32,
-    /// Urgent messages in a row after which a normal one gets its turn.
-    pub starvation_bound: AtomicU32,
-    /// Not used.
-    pub host_reserved: [AtomicU32; 2],
-
-    /// The kernel's line. How it is: a [`crate::Status`].
+    /// Kernel: how it is, a [`crate::Status`].
     pub status: AtomicU32,
-    /// The last `request` that took effect.
+    /// Kernel: the last `request` that took effect.
     pub acknowledged: AtomicU32,
-    /// Checkpoints that were made because they were asked for.
+    /// Kernel: checkpoints that were made because they were asked for.
     pub checkpoint_made: AtomicU32,
-    /// The urgent ring's position: messages taken from it.
-    pub high_head: AtomicU32,
-    /// The normal ring's position.
-    pub normal_head: AtomicU32,
-    /// The outbound ring's position: messages put into it.
-    pub out_tail: AtomicU32,
-    /// Urgent messages taken in a row while a normal one waited.
-    pub burst: AtomicU32,
-    /// Why it failed: a code, see [`fault`].
+    /// Kernel: why it failed, a code, see [`fault`].
     pub fault: AtomicU32,
     /// Not used.
-    pub kernel_reserved: [AtomicU32; 8],
+    pub polled_reserved: [AtomicU32; 6],
+
+    /// The kernel's own line, which changes with every message. Here: messages taken from the urgent ring.
+    pub high_head: AtomicU32,
+    /// Kernel: messages taken from the normal ring.
+    pub normal_head: AtomicU32,
+    /// Kernel: messages put into the outbound ring.
+    pub out_tail: AtomicU32,
+    /// Kernel: urgent messages taken in a row while a normal one waited.
+    pub burst: AtomicU32,
+    /// Never changes: first word of the urgent inbound ring.
+    pub high_first: AtomicU32,
+    /// Never changes: first word of the normal inbound ring.
+    pub normal_first: AtomicU32,
+    /// Never changes: first word of the outbound ring.
+    pub out_first: AtomicU32,
+    /// Never changes: words of an inbound slot.
+    pub in_stride: AtomicU32,
+    /// Never changes: words of an outbound slot.
+    pub out_stride: AtomicU32,
+    /// Never changes: slots of each inbound ring, less one.
+    pub in_mask: AtomicU32,
+    /// Never changes: slots of the outbound ring, less one.
+    pub out_mask: AtomicU32,
+    /// Never changes: urgent messages in a row after which a normal one gets its turn.
+    pub starvation_bound: AtomicU32,
+    /// Not used.
+    pub kernel_reserved: [AtomicU32; 4],
 }
 
 /// The 64 bytes behind the control block: what the kernel did so far. The kernel writes them, everybody may look.
@@ -170,7 +170,7 @@ const _: () = {
     use std::mem::{align_of, offset_of, size_of};
     assert!(size_of::<ControlBlock>() == 128 && align_of::<ControlBlock>() == 128);
     assert!(size_of::<TelemetryBlock>() == 64 && align_of::<TelemetryBlock>() == 64);
-    assert!(offset_of!(ControlBlock, status) == LINE, "the kernel's line is its own");
+    assert!(offset_of!(ControlBlock, high_head) == LINE, "the kernel's line is its own");
     assert!(slot::PAYLOAD * 4 == HEADER && HEADER.is_multiple_of(16));
 };
 
@@ -278,9 +278,9 @@ const fn field_size<B, F>(_: fn(&B) -> &F) -> usize {
 
 /// The fields of the [`ControlBlock`].
 pub const CONTROL: &[FieldLayout] = fields!(ControlBlock:
-    magic request command checkpoint_wanted drain_high drain_normal high_first normal_first out_first in_stride
-    out_stride in_mask out_mask starvation_bound host_reserved status acknowledged checkpoint_made high_head normal_head
-    out_tail burst fault kernel_reserved);
+    magic request command checkpoint_wanted drain_high drain_normal status acknowledged checkpoint_made fault
+    polled_reserved high_head normal_head out_tail burst high_first normal_first out_first in_stride out_stride in_mask
+    out_mask starvation_bound kernel_reserved);
 
 /// The fields of the [`TelemetryBlock`].
 pub const TELEMETRY: &[FieldLayout] = fields!(TelemetryBlock:
@@ -312,7 +312,7 @@ pub const RINGS_AT: usize = TELEMETRY_AT + size_of::<TelemetryBlock>();
 ///
 /// ```
 /// let text = millrace_resident::layout::wgsl();
-/// assert!(text.contains("const CONTROL_STATUS: u32 = 16u;"));
+/// assert!(text.contains("const CONTROL_STATUS: u32 = 6u;"));
 /// assert!(text.contains("const TELEMETRY_HANDLED: u32 = 34u;"));
 /// assert!(text.contains("const SLOT_PAYLOAD: u32 = 12u;"));
 /// ```
@@ -369,7 +369,7 @@ pub struct Row {
 /// ```
 /// let rows = millrace_resident::layout::table();
 /// let status = rows.iter().find(|row| row.field == "status").unwrap();
-/// assert_eq!((status.block, status.offset, status.size), ("ControlBlock", 64, 4));
+/// assert_eq!((status.block, status.offset, status.size), ("ControlBlock", 24, 4));
 /// ```
 pub fn table() -> Vec<Row> {
     let blocks = [

@@ -13,7 +13,7 @@ use std::{
 
 use crossbeam_utils::CachePadded;
 use millrace_core::View;
-use millrace_ring::{Bell, Seat, prefetch_to_write};
+use millrace_ring::{Bell, Seat, poll_while_worthwhile, prefetch_to_write};
 use rkyv::util::AlignedVec;
 
 use crate::{
@@ -279,7 +279,7 @@ impl Port {
         mut inject: impl FnMut() -> Result<u64, Refusal>,
     ) -> Result<u64> {
         let attempt = || self.sent(inject());
-        self.patiently(deadline, attempt, |until, polling, attempt| self.room.wait_for_room(until, polling, attempt))
+        self.patiently(deadline, attempt, |until, attempt| self.room.wait_for_room(Some(until), false, attempt))
     }
 
     /// Sends with `inject`, awaiting room.
@@ -303,25 +303,24 @@ impl Port {
         &self,
         deadline: Option<Instant>,
         mut attempt: F,
-        wait: impl Fn(Option<Instant>, bool, &mut F) -> Option<Result<R>>,
+        wait: impl Fn(Instant, &mut F) -> Option<Result<R>>,
     ) -> Result<R> {
-        if let Some(result) = attempt() {
+        // Most answers come while it is worth polling for them, and looking at the clock would only delay that.
+        if let Some(result) = poll_while_worthwhile(&mut attempt) {
             return result;
         }
         if let Some(deadline) = deadline {
-            return wait(Some(deadline), true, &mut attempt).unwrap_or(Err(Error::Deadline));
+            return wait(deadline, &mut attempt).unwrap_or(Err(Error::Deadline));
         }
-        let mut polling = true;
         let mut before = self.progress();
         loop {
-            if let Some(result) = wait(Some(Instant::now() + self.timeout), polling, &mut attempt) {
+            if let Some(result) = wait(Instant::now() + self.timeout, &mut attempt) {
                 return result;
             }
             let now = self.progress();
             if now == std::mem::replace(&mut before, now) {
                 return Err(Error::Stalled { status: self.status(), waited: self.timeout });
             }
-            polling = false;
         }
     }
 
@@ -338,11 +337,14 @@ impl Port {
         Status::from_word(word).unwrap_or(Status::Failed)
     }
 
-    /// For the kernel's side: how it is from now on, with the reason if it failed.
-    pub(crate) fn set_status(&self, status: Status, reason: Option<Arc<str>>) {
-        if let Some(reason) = reason {
-            *lock(&self.reason) = Some(reason);
-        }
+    /// For the kernel's side: it is going to fail, and takes nothing from now on.
+    pub(crate) fn fail(&self, reason: Arc<str>) {
+        *lock(&self.reason) = Some(reason);
+        self.close();
+    }
+
+    /// For the kernel's side: how it is from now on.
+    pub(crate) fn set_status(&self, status: Status) {
         if status.is_ended() {
             self.close();
         }
@@ -353,10 +355,11 @@ impl Port {
 
     /// Why a kernel that has ended takes nothing and answers nothing.
     pub(crate) fn ended(&self) -> Error {
+        if let Some(reason) = lock(&self.reason).clone() {
+            return Error::Failed(reason);
+        }
         match self.status() {
-            Status::Failed => {
-                Error::Failed(lock(&self.reason).clone().unwrap_or_else(|| "for an unknown reason".into()))
-            }
+            Status::Failed => Error::Failed("for an unknown reason".into()),
             // Draining already, as far as a sender is concerned.
             Status::Launched | Status::Active | Status::Paused => Error::Ended(Status::Draining),
             status => Error::Ended(status),
@@ -518,7 +521,7 @@ impl Port {
         deadline: Option<Instant>,
         attempt: impl FnMut() -> Option<Result<R>>,
     ) -> Result<R> {
-        self.patiently(deadline, attempt, |until, polling, attempt| self.mail.wait(until, polling, attempt))
+        self.patiently(deadline, attempt, |until, attempt| self.mail.wait(Some(until), false, attempt))
     }
 
     /// The message in a slot of the outbound ring: its header and as much of it as there can be.

@@ -40,9 +40,9 @@ fn an_idle_second_takes_next_to_no_processor_time() {
     }
     let full = device.launch(Double, LaunchOptions::default().inbound(2).inactive()).unwrap();
     while full.try_send(Number { value: 1 }).is_ok() {}
+    // Those who wait for a kernel sleep, too.
+    let deadline = std::time::Instant::now() + Duration::from_millis(1500);
     thread::scope(|scope| {
-        // Those who wait for a kernel sleep, too.
-        let deadline = std::time::Instant::now() + Duration::from_millis(1500);
         let receiver = scope.spawn(|| kernels[0].receive(deadline));
         let sender = scope.spawn(|| full.send_deadline(Number { value: 1 }, deadline));
         thread::sleep(Duration::from_millis(100)); // everyone is asleep by now

@@ -6,7 +6,7 @@ mod support;
 use std::{thread, time::Duration};
 
 use millrace_core::Priority;
-use millrace_resident::{Delivery, Error, Handler, Launch, LaunchOptions, Message, Scope, Status, Topic};
+use millrace_resident::{Delivery, Error, Handler, Launch, LaunchOptions, Scope, Status, Topic};
 use support::{Counter, Double, Number, cpu, impatient, soon};
 
 #[test]
