@@ -5,7 +5,8 @@ use std::{any::Any, sync::Arc};
 use millrace_core::{Device, DeviceKind, Dim3, Priority};
 
 use crate::{
-    Error, LaunchOptions, Result, WaitPolicy,
+    Error, InUse, LaunchOptions, Mode, Result, WaitPolicy,
+    gpu::Gpu,
     handler::Behaviour,
     kernel::Kernel,
     layout::{MessageLayout, RegionLayout},
@@ -17,7 +18,6 @@ use crate::{
 
 /// A handler without its types, for a device that runs something else than Rust.
 #[derive(Debug)]
-#[allow(dead_code, reason = "an engine takes what its device needs")]
 pub(crate) struct Plan<'a> {
     /// The handler's type.
     pub(crate) handler: &'static str,
@@ -34,7 +34,6 @@ pub(crate) struct Plan<'a> {
 
 /// A handler's messages.
 #[derive(Debug, Clone, Copy)]
-#[allow(dead_code, reason = "an engine takes what its device needs")]
 pub(crate) struct Types {
     pub(crate) message: &'static MessageLayout,
     pub(crate) reply: &'static MessageLayout,
@@ -45,6 +44,7 @@ pub(crate) struct Types {
 pub(crate) struct Launched {
     pub(crate) port: Arc<Port>,
     pub(crate) links: Arc<Links>,
+    pub(crate) residency: InUse,
     /// What the engine needs for as long as the handle is held.
     pub(crate) keep: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -59,10 +59,11 @@ pub(crate) trait Engine {
 pub(crate) fn engine_for(device: &Device, handler: &'static str) -> Result<Box<dyn Engine>> {
     match device.info().kind {
         DeviceKind::Cpu => Ok(Box::new(Cpu)),
+        DeviceKind::Gpu => Ok(Box::new(Gpu)),
         _ => Err(Error::NoImplementation {
             handler,
             device: device.info().id.as_str().into(),
-            why: "this build has resident kernels for the CPU only",
+            why: "this build has resident kernels for the CPU and for GPUs only",
         }),
     }
 }
@@ -90,6 +91,7 @@ impl Engine for Cpu {
         let port = Arc::new(Port::new(region, plan.layout, residency.clock.clone(), device.timeout())?);
         let links = Arc::new(Links::default());
         residency.start(Kernel::new(port.clone(), links.clone(), behaviour, options), options)?;
-        Ok(Launched { port, links, keep: None })
+        let residency = InUse { mode: Mode::Threads, why: "the device is the processor".into() };
+        Ok(Launched { port, links, residency, keep: None })
     }
 }

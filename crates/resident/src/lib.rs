@@ -26,6 +26,7 @@ mod archive;
 mod clock;
 mod engine;
 mod error;
+mod gpu;
 mod handler;
 mod kernel;
 pub mod layout;
@@ -47,7 +48,9 @@ pub use handler::{Handler, Scope};
 pub use links::{Delivery, Linked, Topic};
 pub use message::Message;
 pub use millrace_resident_derive::Message;
-pub use options::{Command, LaunchOptions, MAX_CAPACITY, RestartPolicy, STARVATION_BOUND, Status, WaitPolicy};
+pub use options::{
+    Command, InUse, LaunchOptions, MAX_CAPACITY, Mode, Residency, RestartPolicy, STARVATION_BOUND, Status, WaitPolicy,
+};
 pub use port::Header;
 pub use region::Region;
 pub use resident::{Checkpoint, Launch, Resident, Telemetry};

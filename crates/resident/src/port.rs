@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{Ordering, fence},
     },
     task::{Poll, Waker},
@@ -109,6 +109,9 @@ pub(crate) struct Saved {
     pub(crate) clock: Moment,
 }
 
+/// Reads the last checkpoint where a device made it.
+pub(crate) type SavedAt = Box<dyn Fn() -> Option<Saved> + Send + Sync>;
+
 /// Attachments of messages on their way in one direction.
 pub(crate) type Attachments = Mutex<HashMap<u64, Attachment>>;
 
@@ -160,6 +163,8 @@ pub(crate) struct Port {
     pub(crate) attached_out: Attachments,
     /// The last checkpoint.
     pub(crate) saved: Mutex<Option<Saved>>,
+    /// Where it is instead, if a device makes it.
+    pub(crate) saved_at: OnceLock<SavedAt>,
     /// Why it failed.
     reason: Mutex<Option<Arc<str>>>,
     /// Held while the host's line of the control block changes.
@@ -186,6 +191,7 @@ impl Port {
             attached: Attachments::default(),
             attached_out: Attachments::default(),
             saved: Mutex::default(),
+            saved_at: OnceLock::new(),
             reason: Mutex::default(),
             steering: Mutex::default(),
             clock,
@@ -503,6 +509,11 @@ impl Port {
         wanted.store(number, Ordering::Relaxed);
         self.bump();
         number
+    }
+
+    /// The last checkpoint.
+    pub(crate) fn saved(&self) -> Option<Saved> {
+        self.saved_at.get().map_or_else(|| lock(&self.saved).clone(), |read| read())
     }
 
     /// Whether a checkpoint was made; an error if it never will be.

@@ -9,13 +9,13 @@ use std::{
 use millrace_core::{Buffer, Device, Priority, Stream, StreamOptions};
 
 use crate::{
-    ArchivedHandler, ArchivedResident, Command, Error, Handler, LaunchOptions, Message, Moment, Refused, Region,
-    Result, Status,
+    ArchivedHandler, ArchivedResident, Command, Error, Handler, InUse, LaunchOptions, Message, Moment, Refused, Region,
+    Mode, Result, Status,
     engine::{Launched, Plan, Types, engine_for},
     handler::{Behaviour, Plain, check_kind},
     layout::{RegionLayout, fault, flags},
     links::Links,
-    port::{Attachment, Head, Header, Outgoing, Port, lock, on_bell},
+    port::{Attachment, Head, Header, Outgoing, Port, on_bell},
     replies::{Looked, Wanted},
     slots::Refusal,
 };
@@ -162,6 +162,8 @@ pub(crate) struct Base {
     pub(crate) links: Arc<Links>,
     /// Reads the buffers that messages carry; made with the first of them.
     stream: OnceLock<Stream>,
+    /// How it came to live there.
+    pub(crate) residency: InUse,
     /// What the engine wants to be kept.
     _keep: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
@@ -175,15 +177,19 @@ impl Base {
         // A device that is shut down or lost says so here.
         drop(device.stream_with(&StreamOptions::default().capacity(1))?);
         let engine = engine_for(device, plan.handler)?;
-        let Launched { port, links, keep } = engine.launch(device, plan, behaviour)?;
+        let Launched { port, links, residency, keep } = engine.launch(device, plan, behaviour)?;
         if plan.options.active {
             port.tell(Command::Activate);
         }
-        Ok(Self { device: device.clone(), port, links, stream: OnceLock::new(), _keep: keep })
+        Ok(Self { device: device.clone(), port, links, stream: OnceLock::new(), residency, _keep: keep })
     }
 
     /// The bytes of a buffer as they are now, without copying them.
     fn view(&self, buffer: &Buffer) -> Result<Attachment> {
+        if self.residency.mode != Mode::Threads {
+            let (what, device) = ("a message with a buffer", self.device.info().id.as_str().into());
+            return Err(Error::Unsupported { what, device, why: "a handler there sees its message and its state" });
+        }
         let stream = match self.stream.get() {
             Some(stream) => stream,
             None => {
@@ -275,7 +281,7 @@ pub(crate) fn failure(header: &Header, attachment: Option<&Attachment>) -> Resul
     }
     let reason = match attachment {
         Some(Attachment::Reason(reason)) => reason.clone(),
-        _ => "the kernel gave no reason".into(),
+        _ => fault::text(header.buffer).into(),
     };
     Err(match header.buffer {
         fault::PANIC => Error::Panicked(reason),
@@ -484,7 +490,7 @@ impl<H: Handler> Resident<H> {
 
     /// The last checkpoint that was made, also of a kernel that has failed since.
     pub fn last_checkpoint(&self) -> Option<Result<Checkpoint<H::State>>> {
-        let saved = lock(&self.port().saved).clone()?;
+        let saved = self.port().saved()?;
         let (handled, clock) = (saved.handled, saved.clock);
         Some(H::State::read_from(&saved.state).map(|state| Checkpoint { state, handled, clock }))
     }
@@ -544,6 +550,11 @@ macro_rules! lifecycle {
             #[inline]
             pub fn telemetry(&self) -> Telemetry {
                 self.base.port.telemetry()
+            }
+
+            /// How it lives on its device, and why in this way.
+            pub fn residency(&self) -> &$crate::InUse {
+                &self.base.residency
             }
 
             /// The memory that it shares with the host, for those who look at it word by word.
