@@ -99,8 +99,10 @@ pub enum Error {
         why: &'static str,
     },
     /// The memory for the device's resident kernels has no room for another.
-    #[error("a kernel of {requested} bytes does not fit: the device's resident kernels have {all} bytes, of which at most \
-             {largest} are free in one piece")]
+    #[error(
+        "a kernel of {requested} bytes does not fit: the device's resident kernels have {all} bytes, of which at most \
+             {largest} are free in one piece"
+    )]
     NoRoom {
         /// Bytes that the kernel needs.
         requested: u64,

@@ -128,7 +128,9 @@ pub mod fault {
             WRONG_TYPE => "the message is of a type that the kernel does not handle",
             WRONG_LENGTH => "the message is longer or shorter than its type",
             INVALID => "the message is not what it should be",
-            TOO_LONG => "the handler's loops make more turns than the device's driver allows, and it would end them early",
+            TOO_LONG => {
+                "the handler's loops make more turns than the device's driver allows, and it would end them early"
+            }
             _ => "the kernel gave no reason",
         }
     }

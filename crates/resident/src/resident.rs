@@ -9,8 +9,8 @@ use std::{
 use millrace_core::{Buffer, Device, Priority, Stream, StreamOptions};
 
 use crate::{
-    ArchivedHandler, ArchivedResident, Command, Error, Handler, InUse, LaunchOptions, Message, Moment, Refused, Region,
-    Mode, Result, Status,
+    ArchivedHandler, ArchivedResident, Command, Error, Handler, InUse, LaunchOptions, Message, Mode, Moment, Refused,
+    Region, Result, Status,
     engine::{Launched, Plan, Types, engine_for},
     handler::{Behaviour, Plain, check_kind},
     layout::{RegionLayout, fault, flags},

@@ -92,9 +92,11 @@ mod vulkan {
         // SAFETY: the physical device belongs to this instance, and both live as long as the device.
         let offers = unsafe { instance.get_physical_device_memory_properties(hal.raw_physical_device()) };
         let wanted = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
-        let kinds = offers.memory_types_as_slice().iter().enumerate().filter(|(i, kind)| {
-            needs.memory_type_bits & (1 << i) != 0 && kind.property_flags.contains(wanted)
-        });
+        let kinds = offers
+            .memory_types_as_slice()
+            .iter()
+            .enumerate()
+            .filter(|(i, kind)| needs.memory_type_bits & (1 << i) != 0 && kind.property_flags.contains(wanted));
         // What both sides cache is the fastest to poll.
         let cached = |flags: vk::MemoryPropertyFlags| flags.contains(vk::MemoryPropertyFlags::HOST_CACHED);
         let Some((kind, _)) = kinds.max_by_key(|(_, kind)| cached(kind.property_flags)) else {

@@ -195,7 +195,8 @@ impl Residence for Settled {
             };
             // Accesses stay checked: handlers are not ours. Loops do not: a lease ends by itself, and the counter that is
             // added to every loop would only make polling slower.
-            let checks = wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() };
+            let checks =
+                wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() };
             // SAFETY: a loop without an end in a handler makes the program hang, which the host notices; it does not make
             // the program touch what is not its own.
             let module = unsafe { device.create_shader_module_trusted(descriptor, checks) };
@@ -213,7 +214,8 @@ impl Residence for Settled {
                 cache: None,
             })
         });
-        let broken = |error: wgpu::Error| Error::Compile { kernel: "resident".into(), message: error.to_string().into() };
+        let broken =
+            |error: wgpu::Error| Error::Compile { kernel: "resident".into(), message: error.to_string().into() };
         Ok(Arc::new(Program(pipeline.map_err(broken)?)))
     }
 

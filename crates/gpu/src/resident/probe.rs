@@ -25,10 +25,8 @@ fn source(threads: u32, barriers: bool) -> String {
     let mut read = String::new();
     let mut write = String::new();
     for i in 1..=MESSAGE {
-        read += &format!(
-            "if (atomicLoad(&words[{}]) != round * {i}u) {{ atomicAdd(&words[{WRONG}], 1u); }}\n",
-            ASKED + i
-        );
+        read +=
+            &format!("if (atomicLoad(&words[{}]) != round * {i}u) {{ atomicAdd(&words[{WRONG}], 1u); }}\n", ASKED + i);
         write += &format!("atomicStore(&words[{}], round * {}u);\n", ANSWERED + i, i + 1);
     }
     format!(
@@ -72,7 +70,9 @@ pub(super) fn run(settled: &Settled) -> Result<(), String> {
     match (ended, wrong) {
         (false, _) => Err("a program that was told to stop did not".to_owned()),
         (true, 0) => Ok(()),
-        (true, wrong) => Err(format!("the device saw {wrong} words of the host older than what was written after them")),
+        (true, wrong) => {
+            Err(format!("the device saw {wrong} words of the host older than what was written after them"))
+        }
     }
 }
 

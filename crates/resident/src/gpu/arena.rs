@@ -14,12 +14,7 @@ use std::{
 
 use millrace_core::OpenResidence;
 
-use crate::{
-    Error, Result,
-    layout::RegionLayout,
-    port::lock,
-    region::Region,
-};
+use crate::{Error, Result, layout::RegionLayout, port::lock, region::Region};
 
 /// Kernels at a time.
 pub(super) const MOST: usize = 1024;
@@ -197,7 +192,11 @@ impl Arena {
         let mut free = lock(&self.free);
         let Some(i) = free.iter().position(|&(_, room)| room >= words) else {
             let (largest, all) = (free.iter().map(|&(_, room)| room).max().unwrap_or(0), self.words);
-            return Err(Error::NoRoom { requested: words as u64 * 4, largest: largest as u64 * 4, all: all as u64 * 4 });
+            return Err(Error::NoRoom {
+                requested: words as u64 * 4,
+                largest: largest as u64 * 4,
+                all: all as u64 * 4,
+            });
         };
         let (first, room) = free[i];
         free[i] = (first + words, room - words);
@@ -256,7 +255,9 @@ impl Piece {
     pub(super) fn region(&mut self, layout: &RegionLayout) -> Result<Region> {
         let Some(hold) = self.hold.take() else { return Err(Error::Invalid("the region is taken".into())) };
         let piece = &hold.arena.all()[self.first..self.first + self.words];
-        let Some(start) = NonNull::new(piece.as_ptr().cast_mut().cast()) else { return Err(Error::Invalid("the memory is nowhere".into())) };
+        let Some(start) = NonNull::new(piece.as_ptr().cast_mut().cast()) else {
+            return Err(Error::Invalid("the memory is nowhere".into()));
+        };
         // SAFETY: the pieces begin at multiples of 128 bytes, this one is longer than its region, and the hold keeps it
         // and the arena; it is words, reached with atomics, on both sides.
         Ok(unsafe { Region::from_raw(start, layout.words(), Box::new(hold)) })

@@ -119,7 +119,9 @@ impl Tenant {
                 || to.is_none_or(|to| {
                     let at = to.piece.own;
                     let taken = arena.get(at + own::LINK_TAIL).wrapping_sub(arena.get(at + own::LINK_HEAD));
-                    taken < to.port.layout.inbound || matches!(to.port.status(), Status::Draining) || to.port.status().is_ended()
+                    taken < to.port.layout.inbound
+                        || matches!(to.port.status(), Status::Draining)
+                        || to.port.status().is_ended()
                 })
         };
         rings.out.is_free(region, now.out) && self.linked.iter().all(|(link, _)| room(link))
