@@ -19,6 +19,7 @@ use millrace_ring::{Bell, Seat, sleep_until};
 
 use super::{
     arena::{Arena, MOST, MOST_LINKS, Piece, directory, entry, own, stop},
+    forward::Forwarder,
     program::{self, Part},
 };
 use crate::{
@@ -52,6 +53,7 @@ pub(super) struct Tenant {
     seat: Seat,
     /// The links that are in the directory, and how many messages the device dropped on each.
     linked: Vec<(Arc<Link>, u32)>,
+    forwarder: Forwarder,
 }
 
 /// What changes when a kernel does something.
@@ -77,7 +79,8 @@ impl Tenant {
     ) -> Self {
         let checkpoint_every = options.checkpoint_every.map_or(0, |every| u32::try_from(every).unwrap_or(u32::MAX));
         let (wait, seen, seat) = (options.wait, Seen::default(), Seat::default());
-        Self { port, links, piece, handler, turn, checkpoint_every, wait, seen, seat, linked: Vec::new() }
+        let (linked, forwarder) = (Vec::new(), Forwarder::default());
+        Self { port, links, piece, handler, turn, checkpoint_every, wait, seen, seat, linked, forwarder }
     }
 
     fn look(&self, arena: &Arena) -> Seen {
@@ -413,24 +416,28 @@ impl Keeper {
     fn rearrange(&mut self) {
         self.tenants.append(&mut lock(&self.inner.entering));
         self.observe();
-        let ended = |tenant: &mut Tenant| tenant.port.status().is_ended();
+        let ended = |tenant: &mut Tenant| tenant.port.status().is_ended() && !tenant.forwarder.is_blocked();
         for mut tenant in self.tenants.extract_if(.., ended) {
             tenant.port.work.unregister(&mut tenant.seat);
             self.inner.population.fetch_sub(1, Ordering::Relaxed);
         }
         let arena = &self.arena;
         let ports: Vec<_> = self.tenants.iter().map(|tenant| tenant.port.clone()).collect();
-        let mut fed = vec![0; ports.len()];
+        let mut fed = vec![false; ports.len()];
         for tenant in &mut self.tenants {
             tenant.linked.clear();
-            for link in tenant.links.all().iter() {
-                let Some(to) = ports.iter().position(|port| Arc::ptr_eq(port, &link.to)) else { continue };
-                if tenant.linked.len() == MOST_LINKS {
-                    tracing::warn!("a kernel on a GPU sends to at most {MOST_LINKS} others; one more gets nothing");
-                    break;
-                }
-                fed[to] = 1;
-                let at = tenant.piece.own + own::LINKS + tenant.linked.len() * own::LINK_WORDS;
+            let links = tenant.links.all();
+            let there: Option<Vec<usize>> =
+                links.iter().map(|link| ports.iter().position(|port| Arc::ptr_eq(port, &link.to))).collect();
+            // All of them by one way, so that everybody gets them in the same order.
+            let Some(there) = there.filter(|there| there.len() <= MOST_LINKS) else {
+                tenant.forwarder.set_links(links.to_vec());
+                continue;
+            };
+            tenant.forwarder.set_links(Vec::new());
+            for (n, (link, to)) in links.iter().zip(there).enumerate() {
+                fed[to] = true;
+                let at = tenant.piece.own + own::LINKS + n * own::LINK_WORDS;
                 for (i, value) in [to as u32, u32::from(link.lossy), 0, 0].into_iter().enumerate() {
                     arena.set(at + i, value);
                 }
@@ -452,7 +459,7 @@ impl Keeper {
             // What other kernels sent before they were cut off is still there.
             let at = tenant.piece.own;
             let left = arena.get(at + own::LINK_TAIL) != arena.get(at + own::LINK_HEAD);
-            set(entry::FED, usize::from(left || fed[i] != 0));
+            set(entry::FED, usize::from(left || fed[i]));
         }
         arena.set(directory::KERNELS, self.tenants.len() as u32);
     }
@@ -463,6 +470,10 @@ impl Keeper {
         let mut ended = false;
         for tenant in &mut self.tenants {
             let now = tenant.look(&self.arena);
+            if tenant.forwarder.forward(&tenant.port) {
+                any = true;
+                ended |= tenant.port.status().is_ended();
+            }
             if now == tenant.seen {
                 continue;
             }
@@ -502,14 +513,17 @@ impl Keeper {
                 inner.door.register(door, waker);
                 for tenant in tenants.iter_mut() {
                     tenant.port.work.register(&mut tenant.seat, waker);
+                    tenant.forwarder.register(waker);
                 }
             }
+            let forwarded = tenants.iter_mut().any(|tenant| tenant.forwarder.forward(&tenant.port));
             let called = inner.wanted.load(Ordering::Acquire) != inner.applied.load(Ordering::Relaxed);
-            (called || tenants.iter().any(|tenant| tenant.has_work(arena, tenants))).then_some(())
+            (called || forwarded || tenants.iter().any(|tenant| tenant.has_work(arena, tenants))).then_some(())
         });
         inner.door.unregister(door);
         for tenant in tenants.iter_mut() {
             tenant.port.work.unregister(&mut tenant.seat);
+            tenant.forwarder.unregister();
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod arena;
 mod batches;
+mod forward;
 mod keeper;
 mod program;
 
