@@ -164,12 +164,17 @@ pub(crate) struct Port {
     reason: Mutex<Option<Arc<str>>>,
     /// Held while the host's line of the control block changes.
     steering: Mutex<()>,
-    pub(crate) clock: Arc<Clock>,
+    pub(crate) clock: Arc<CachePadded<Clock>>,
     timeout: Duration,
 }
 
 impl Port {
-    pub(crate) fn new(region: Region, layout: RegionLayout, clock: Arc<Clock>, timeout: Duration) -> Result<Self> {
+    pub(crate) fn new(
+        region: Region,
+        layout: RegionLayout,
+        clock: Arc<CachePadded<Clock>>,
+        timeout: Duration,
+    ) -> Result<Self> {
         let rings = Rings::new(&layout);
         region.initialize(&layout, &rings)?;
         region.control().status.store(Status::Launched as u32, Ordering::Relaxed);
