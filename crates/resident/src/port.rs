@@ -142,6 +142,12 @@ pub(crate) struct Place {
     pub(crate) room: usize,
 }
 
+/// The id of the message that a ring's number was claimed for. Never zero.
+#[inline(always)]
+pub(crate) fn message_id(number: u64, high: bool) -> u64 {
+    (number << 1 | u64::from(high)) + 1
+}
+
 /// The host's side of a kernel.
 pub(crate) struct Port {
     pub(crate) region: Region,
@@ -242,7 +248,7 @@ impl Port {
         }
         let (tail, ring) = self.inlet(head.high);
         let number = tail.claim(ring, &self.region)?;
-        let (position, id) = (number as u32, (number << 1 | u64::from(head.high)) + 1);
+        let (position, id) = (number as u32, message_id(number, head.high));
         let mut claimed = Claimed {
             port: self,
             ring,
