@@ -19,7 +19,7 @@ use crate::{
     handler::{Answer, Behaviour, Emission, Outbox},
     layout::{fault, flags},
     links::{Link, Links},
-    port::{Attachment, Head, Header, Outgoing, Port, Saved, lock},
+    port::{Attachment, Head, Header, Outgoing, Port, Saved, lock, message_id},
     slots::{Refusal, Words},
     sync::AtomicU32,
 };
@@ -68,8 +68,9 @@ struct Life {
     links: Arc<Links>,
     /// None once it has ended.
     behaviour: Option<Box<dyn Behaviour>>,
-    high: u32,
-    normal: u32,
+    /// Messages taken from each ring; the lower halves are the rings' positions.
+    high: u64,
+    normal: u64,
     /// Messages put into the outbound ring; the lower half is the ring's position.
     out: u64,
     burst: u32,
@@ -162,8 +163,8 @@ impl Life {
             return Step::Idle;
         }
         let rings = &port.rings;
-        let high = rings.high.is_filled(&port.region, self.high);
-        let normal = rings.normal.is_filled(&port.region, self.normal);
+        let high = rings.high.is_filled(&port.region, self.high as u32);
+        let normal = rings.normal.is_filled(&port.region, self.normal as u32);
         let urgent = high && !(normal && self.burst >= STARVATION_BOUND);
         if !high && !normal {
             return self.rest(port);
@@ -181,7 +182,7 @@ impl Life {
         if self.status == Status::Draining {
             let control = port.region.control();
             let ends = [&control.drain_high, &control.drain_normal].map(|end| end.load(Ordering::Relaxed));
-            if ends == [self.high, self.normal] {
+            if ends == [self.high as u32, self.normal as u32] {
                 self.end(port, Status::Terminated);
                 return Step::Ended;
             }
@@ -220,23 +221,21 @@ impl Life {
     /// Takes a message and handles it.
     #[inline]
     fn take(&mut self, port: &Port, urgent: bool) {
-        let (ring, position) = if urgent { (port.rings.high, self.high) } else { (port.rings.normal, self.normal) };
+        let (ring, number) =
+            if urgent { (&port.rings.high, &mut self.high) } else { (&port.rings.normal, &mut self.normal) };
+        let position = *number as u32;
         // SAFETY: the slot is filled, and released below, when nothing refers to it any more.
-        let (header, bytes) = unsafe { port.message(&ring, position) };
+        let (mut header, bytes) = unsafe { port.message(ring, position) };
+        // What the host called it follows from where it lies: damage to a slot cannot make it pass for another message.
+        header.id = message_id(*number, urgent);
+        *number += 1;
         if header.flags & flags::VOID == 0 {
             self.handle(port, &header, bytes);
         }
         ring.release(&port.region, position);
         let control = port.region.control();
-        let next = position.wrapping_add(1);
-        let head = if urgent {
-            self.high = next;
-            &control.high_head
-        } else {
-            self.normal = next;
-            &control.normal_head
-        };
-        head.store(next, Ordering::Release);
+        let head = if urgent { &control.high_head } else { &control.normal_head };
+        head.store(position.wrapping_add(1), Ordering::Release);
         if port.room.has_listeners() {
             let (high, normal) = port.depth();
             let waiting = if urgent { high } else { normal };

@@ -56,6 +56,7 @@ impl Link {
 
 /// Where a kernel's answers go instead of to the host.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Links {
     /// Whether there are any, for the kernel, which looks at every message.
     any: AtomicBool,

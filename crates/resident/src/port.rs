@@ -145,6 +145,12 @@ pub(crate) struct Place {
     pub(crate) room: usize,
 }
 
+/// The id of the message that a ring's number was claimed for. Never zero.
+#[inline(always)]
+pub(crate) fn message_id(number: u64, high: bool) -> u64 {
+    (number << 1 | u64::from(high)) + 1
+}
+
 /// The host's side of a kernel.
 pub(crate) struct Port {
     pub(crate) region: Region,
@@ -169,12 +175,17 @@ pub(crate) struct Port {
     reason: Mutex<Option<Arc<str>>>,
     /// Held while the host's line of the control block changes.
     steering: Mutex<()>,
-    pub(crate) clock: Arc<Clock>,
+    pub(crate) clock: Arc<CachePadded<Clock>>,
     timeout: Duration,
 }
 
 impl Port {
-    pub(crate) fn new(region: Region, layout: RegionLayout, clock: Arc<Clock>, timeout: Duration) -> Result<Self> {
+    pub(crate) fn new(
+        region: Region,
+        layout: RegionLayout,
+        clock: Arc<CachePadded<Clock>>,
+        timeout: Duration,
+    ) -> Result<Self> {
         let rings = Rings::new(&layout);
         region.initialize(&layout, &rings)?;
         region.control().status.store(Status::Launched as u32, Ordering::Relaxed);
@@ -243,7 +254,7 @@ impl Port {
         }
         let (tail, ring) = self.inlet(head.high);
         let number = tail.claim(ring, &self.region)?;
-        let (position, id) = (number as u32, (number << 1 | u64::from(head.high)) + 1);
+        let (position, id) = (number as u32, message_id(number, head.high));
         let mut claimed = Claimed {
             port: self,
             ring,

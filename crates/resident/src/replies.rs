@@ -63,9 +63,6 @@ pub(crate) struct Replies {
     taken: AtomicBool,
     /// The ring's position; only who has the role changes it.
     head: AtomicU32,
-    /// Slots before this position were handed back to the kernel: all before `head`, or all but the last. Only who has
-    /// the role changes it.
-    released: AtomicU32,
     /// Messages in `kept`, for those who only look.
     count: AtomicUsize,
     kept: Mutex<Pigeonholes>,
@@ -88,17 +85,15 @@ impl Port {
         if replies.taken.load(Ordering::Relaxed) || replies.taken.swap(true, Ordering::Acquire) {
             return Looked::Elsewhere;
         }
-        let (mut found, mut delivered) = (None, false);
+        let (mut found, mut freed, mut delivered) = (None, false, false);
         // Who had the role before may have kept something for us.
         if replies.count.load(Ordering::Acquire) > 0 {
             found = self.look_among_kept(wanted, read);
         }
-        let out = &self.rings.out;
         let mut position = replies.head.load(Ordering::Relaxed);
-        let mut freed = self.release_up_to(position);
-        while found.is_none() && out.is_filled(&self.region, position) {
+        while found.is_none() && self.rings.out.is_filled(&self.region, position) {
             // SAFETY: the slot is filled, and we have the role and do not release it before we are done.
-            let (header, bytes) = unsafe { self.message(out, position) };
+            let (header, bytes) = unsafe { self.message(&self.rings.out, position) };
             let attachment =
                 (header.flags & flags::ATTACHED != 0).then(|| lock(&self.attached_out).remove(&header.id)).flatten();
             let ours = match wanted {
@@ -115,14 +110,10 @@ impl Port {
             } else {
                 delivered = true;
             }
+            self.rings.out.release(&self.region, position);
             position = position.wrapping_add(1);
             replies.head.store(position, Ordering::Relaxed);
-            // Writing to the slot means to get its line from the kernel, and an asker that asks again at once would wait
-            // for that. So an answer that was alone in the ring is released by the next look, while there is nothing else
-            // to do.
-            if !matches!(wanted, Wanted::Answer(_)) || !ours || out.is_filled(&self.region, position) {
-                freed |= self.release_up_to(position);
-            }
+            freed = true;
         }
         replies.taken.store(false, Ordering::Release);
         if freed {
@@ -136,22 +127,6 @@ impl Port {
             self.mail.ring();
         }
         found.map_or(Looked::Nothing, Looked::Found)
-    }
-
-    /// Hands slots back to the kernel; says whether there were any. The caller has the role.
-    #[inline(always)]
-    fn release_up_to(&self, position: u32) -> bool {
-        let released = self.replies.released.load(Ordering::Relaxed);
-        if released == position {
-            return false;
-        }
-        let mut next = released;
-        while next != position {
-            self.rings.out.release(&self.region, next);
-            next = next.wrapping_add(1);
-        }
-        self.replies.released.store(position, Ordering::Relaxed);
-        true
     }
 
     fn look_among_kept<R>(

@@ -13,6 +13,7 @@ use std::{
     task::{Wake, Waker},
 };
 
+use crossbeam_utils::CachePadded;
 use millrace_core::Priority;
 use millrace_ring::{poll_while_worthwhile, sleep_until};
 
@@ -30,7 +31,8 @@ const SHARED: usize = 4;
 /// What a device's CPU kernels have in common. Kept by the device's context.
 #[derive(Default)]
 pub(crate) struct Residency {
-    pub(crate) clock: Arc<Clock>,
+    /// On a line of its own: every message of every kernel reads it.
+    pub(crate) clock: Arc<CachePadded<Clock>>,
     /// Kernels with a thread of their own.
     own: Arc<AtomicUsize>,
     shared: Mutex<Option<Arc<Shared>>>,

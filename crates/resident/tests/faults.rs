@@ -149,7 +149,7 @@ fn plain() -> Resident<Double> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_kernel_survives_whatever_is_in_its_slots(damage in prop::collection::vec(changes(), 1..8)) {
