@@ -251,6 +251,10 @@ fn a_lossy_link_counts_what_it_drops() {
         fast.drain().unwrap();
         fast.wait_for(Status::Terminated, soon()).unwrap();
         assert_eq!(fast.telemetry().dropped, 16);
+        let deadline = soon();
+        while linked.dropped() < 16 && Instant::now() < deadline {
+            thread::yield_now(); // the host counts a moment later
+        }
         assert_eq!(linked.dropped(), 16);
         slow.activate().unwrap();
         let received: Vec<u32> = (0..4).map(|_| slow.receive(soon()).unwrap().value).collect();
@@ -678,6 +682,58 @@ fn a_process_may_exit_while_a_kernel_is_resident() {
         thread::sleep(Duration::from_millis(10));
     };
     assert_eq!(status.code(), Some(7), "{status}");
+}
+
+#[test]
+fn what_a_lost_device_had_is_not_lost() {
+    let Some(device) = gpu() else { return };
+    for (round, options) in ways().into_iter().chain(ways()).enumerate() {
+        let options = options.checkpoint_every(7).inbound(32).outbound(64);
+        let lost = device.launch(Sum, options.clone()).unwrap();
+        assert!(matches!(lost.recover(), Err(Error::NotFrom { from: Status::Active | Status::Launched, .. })));
+        assert_eq!(lost.ask_with(Number { value: 1 }, Priority::High).unwrap().value, 101);
+        let (mut answers, sent) = thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                let sent = (0..).find(|&value| lost.send(Number { value }).is_err());
+                sent.unwrap()
+            });
+            let receiver = scope.spawn(|| {
+                let mut answers = Vec::new();
+                loop {
+                    match lost.receive(soon()) {
+                        Ok(answer) => answers.push(answer.value),
+                        Err(Error::Failed(reason)) => break (answers, reason),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+            thread::sleep(Duration::from_millis(20 + 13 * round as u64));
+            let gpu = device.backend().downcast::<millrace::gpu::Gpu>().unwrap();
+            gpu.resident_wgpu().unwrap().destroy();
+            let (answers, reason) = receiver.join().unwrap();
+            assert!(reason.contains("lost"), "{reason}");
+            (answers, sender.join().unwrap())
+        });
+        assert_eq!(lost.status(), Status::Failed);
+        assert!(matches!(lost.ask(Number { value: 1 }), Err(Error::Failed(_))));
+
+        let found = lost.recover().unwrap();
+        drop(lost);
+        while answers.len() < sent as usize {
+            answers.push(found.receive(soon()).unwrap().value);
+        }
+        let mut expected = 101u32;
+        for (value, answer) in answers.iter().enumerate() {
+            expected = expected.wrapping_add(value as u32);
+            assert_eq!(*answer, expected, "message {value} of {sent}");
+        }
+        assert_eq!(found.ask(Number { value: 3 }).unwrap().value, expected + 3, "every message once");
+        assert!(found.try_receive().is_none(), "no answer twice");
+        let tensors = Tensors::on(&device).unwrap();
+        assert_eq!(tensors.from_slice(&[-1.0f32], &[1]).unwrap().relu().unwrap().to_vec::<f32>().unwrap(), [0.0]);
+    }
+    let plain = device.launch(Sum, LaunchOptions::default()).unwrap();
+    assert!(matches!(plain.recover(), Err(Error::Unsupported { .. })), "it has no checkpoints");
 }
 
 /// Writes every word on one side and reads it by name on the other, both ways.

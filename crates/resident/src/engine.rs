@@ -8,6 +8,7 @@ use crate::{
     Error, InUse, LaunchOptions, Mode, Result, WaitPolicy,
     gpu::Gpu,
     handler::Behaviour,
+    journal::Positions,
     kernel::Kernel,
     layout::{MessageLayout, RegionLayout},
     links::Links,
@@ -45,8 +46,20 @@ pub(crate) struct Launched {
     pub(crate) port: Arc<Port>,
     pub(crate) links: Arc<Links>,
     pub(crate) residency: InUse,
+    /// What it takes to go on after the device was lost.
+    pub(crate) recovery: Option<Box<dyn Recovery>>,
     /// What the engine needs for as long as the handle is held.
     pub(crate) keep: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// How a kernel goes on that was lost with its device.
+pub(crate) trait Recovery: Send + Sync {
+    /// The state to go on with: that of the last checkpoint, or the first.
+    fn state(&self) -> Vec<u8>;
+    /// Launches the kernel anew.
+    fn relaunch(&self, device: &Device, plan: &Plan<'_>) -> Result<Launched>;
+    /// How far the lost one got in its rings, answers included.
+    fn reached(&self) -> Positions;
 }
 
 /// Makes handlers resident on devices of one kind.
@@ -92,6 +105,6 @@ impl Engine for Cpu {
         let links = Arc::new(Links::default());
         residency.start(Kernel::new(port.clone(), links.clone(), behaviour, options), options)?;
         let residency = InUse { mode: Mode::Threads, why: "the device is the processor".into() };
-        Ok(Launched { port, links, residency, keep: None })
+        Ok(Launched { port, links, residency, recovery: None, keep: None })
     }
 }

@@ -179,6 +179,8 @@ pub mod flags {
     pub const FAILED: u32 = 1 << 4;
     /// Nothing is in the slot: whoever claimed it changed its mind.
     pub const VOID: u32 = 1 << 5;
+    /// It is handled, but not answered: it was before the device was lost, or nobody waits any more.
+    pub const SILENT: u32 = 1 << 6;
 }
 
 const _: () = {
@@ -347,6 +349,7 @@ pub fn wgsl() -> String {
         ("FLAG_ATTACHED", flags::ATTACHED),
         ("FLAG_FAILED", flags::FAILED),
         ("FLAG_VOID", flags::VOID),
+        ("FLAG_SILENT", flags::SILENT),
         ("FAULT_NONE", fault::NONE),
         ("FAULT_PANIC", fault::PANIC),
         ("FAULT_WRONG_TYPE", fault::WRONG_TYPE),

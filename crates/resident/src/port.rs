@@ -18,6 +18,7 @@ use rkyv::util::AlignedVec;
 
 use crate::{
     Clock, Command, Error, Moment, Result, Status, Telemetry,
+    journal::{Entry, Journal},
     layout::{HEADER, RegionLayout, flags, slot},
     region::{Region, Rings},
     replies::Replies,
@@ -171,6 +172,8 @@ pub(crate) struct Port {
     pub(crate) saved: Mutex<Option<Saved>>,
     /// Where it is instead, if a device makes it.
     pub(crate) saved_at: OnceLock<SavedAt>,
+    /// What was sent since, if it may have to be sent again.
+    pub(crate) journal: OnceLock<Journal>,
     /// Why it failed.
     reason: Mutex<Option<Arc<str>>>,
     /// Held while the host's line of the control block changes.
@@ -203,6 +206,7 @@ impl Port {
             attached_out: Attachments::default(),
             saved: Mutex::default(),
             saved_at: OnceLock::new(),
+            journal: OnceLock::new(),
             reason: Mutex::default(),
             steering: Mutex::default(),
             clock,
@@ -245,11 +249,28 @@ impl Port {
             #[inline(always)]
             fn drop(&mut self) {
                 let (region, ring) = (&self.port.region, self.ring);
+                if let Some(journal) = self.port.journal.get() {
+                    self.note(journal);
+                }
                 self.header.write(region, ring.at(self.position));
                 ring.publish(region, self.position);
                 // The slot after it was the kernel's a lap ago.
                 prefetch_to_write(region.word(ring.at(self.position.wrapping_add(1))));
                 self.port.work.ring();
+            }
+        }
+        impl Claimed<'_> {
+            #[cold]
+            fn note(&self, journal: &Journal) {
+                let (header, at) = (&self.header, self.ring.at(self.position));
+                let length = header.length as usize;
+                // SAFETY: that much was written, and the slot is ours until it is published.
+                let bytes = unsafe { std::slice::from_raw_parts(self.port.region.payload(at), length) }.to_vec();
+                let (high, number) = ((header.id - 1) & 1 == 1, (header.id - 1) >> 1);
+                let (kind, clock, ask) = (header.kind, header.clock, header.is_ask());
+                if header.flags & flags::VOID == 0 {
+                    journal.note(Entry { high, number, kind, clock, bytes, ask });
+                }
             }
         }
         let (tail, ring) = self.inlet(head.high);
@@ -388,6 +409,15 @@ impl Port {
         let ends = (self.high.close(), self.normal.close());
         self.room.ring();
         ends
+    }
+
+    /// Whether everything that was sent, from these positions on, is in its slot.
+    pub(crate) fn is_all_published(&self, [high, normal]: [u32; 2]) -> bool {
+        let all = |(tail, ring): (&Tail, &Slots), from: u32| {
+            let count = tail.position().wrapping_sub(from).min(ring.capacity());
+            (0..count).all(|n| ring.is_filled(&self.region, from.wrapping_add(n)))
+        };
+        all(self.inlet(true), high) && all(self.inlet(false), normal)
     }
 
     /// Messages that wait, urgent ones and others.

@@ -11,7 +11,7 @@ use millrace_core::{Buffer, Device, Priority, Stream, StreamOptions};
 use crate::{
     ArchivedHandler, ArchivedResident, Command, Error, Handler, InUse, LaunchOptions, Message, Mode, Moment, Refused,
     Region, Result, Status,
-    engine::{Launched, Plan, Types, engine_for},
+    engine::{Launched, Plan, Recovery, Types, engine_for},
     handler::{Behaviour, Plain, check_kind},
     layout::{RegionLayout, fault, flags},
     links::Links,
@@ -124,25 +124,30 @@ impl Launch for Device {
     fn launch<H: Handler>(&self, handler: H, options: LaunchOptions) -> Result<Resident<H>> {
         options.check()?;
         let state = restored(&options)?.unwrap_or_else(|| handler.state());
-        let plan = Plan {
-            handler: std::any::type_name::<H>(),
-            wgsl: H::WGSL,
-            types: Some(Types { message: H::Message::LAYOUT, reply: H::Reply::LAYOUT, state: H::State::LAYOUT }),
-            state: state.as_bytes(),
-            layout: RegionLayout::new(
-                options.inbound,
-                options.outbound,
-                options.payload.max(size_of::<H::Message>()),
-                options.payload.max(size_of::<H::Reply>()),
-            ),
-            options: &options,
-        };
+        let plan = plan::<H>(state.as_bytes(), &options);
         let base = Base::launch(self, &plan, Box::new(Plain::new(handler, state)))?;
         Ok(Resident { base, handler: PhantomData })
     }
 
     fn launch_archived<H: ArchivedHandler>(&self, handler: H, options: LaunchOptions) -> Result<ArchivedResident<H>> {
         ArchivedResident::launch(self, handler, &options)
+    }
+}
+
+/// A plain handler without its types.
+pub(crate) fn plan<'a, H: Handler>(state: &'a [u8], options: &'a LaunchOptions) -> Plan<'a> {
+    Plan {
+        handler: std::any::type_name::<H>(),
+        wgsl: H::WGSL,
+        types: Some(Types { message: H::Message::LAYOUT, reply: H::Reply::LAYOUT, state: H::State::LAYOUT }),
+        state,
+        layout: RegionLayout::new(
+            options.inbound,
+            options.outbound,
+            options.payload.max(size_of::<H::Message>()),
+            options.payload.max(size_of::<H::Reply>()),
+        ),
+        options,
     }
 }
 
@@ -164,6 +169,9 @@ pub(crate) struct Base {
     stream: OnceLock<Stream>,
     /// How it came to live there.
     pub(crate) residency: InUse,
+    /// How it can go on when the device is lost.
+    pub(crate) recovery: Option<Box<dyn Recovery>>,
+    pub(crate) options: LaunchOptions,
     /// What the engine wants to be kept.
     _keep: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
@@ -177,11 +185,18 @@ impl Base {
         // A device that is shut down or lost says so here.
         drop(device.stream_with(&StreamOptions::default().capacity(1))?);
         let engine = engine_for(device, plan.handler)?;
-        let Launched { port, links, residency, keep } = engine.launch(device, plan, behaviour)?;
+        let launched = engine.launch(device, plan, behaviour)?;
+        Ok(Self::launched(device, plan, launched))
+    }
+
+    /// The handle of a kernel that was launched.
+    pub(crate) fn launched(device: &Device, plan: &Plan<'_>, launched: Launched) -> Self {
+        let Launched { port, links, residency, recovery, keep } = launched;
         if plan.options.active {
             port.tell(Command::Activate);
         }
-        Ok(Self { device: device.clone(), port, links, stream: OnceLock::new(), residency, _keep: keep })
+        let (device, options, stream) = (device.clone(), plan.options.clone(), OnceLock::new());
+        Self { device, port, links, stream, residency, recovery, options, _keep: keep }
     }
 
     /// The bytes of a buffer as they are now, without copying them.
@@ -329,8 +344,8 @@ fn decode<R: Message>(header: &Header, bytes: &[u8], attachment: Option<Attachme
 /// # Ok::<(), Error>(())
 /// ```
 pub struct Resident<H: Handler> {
-    base: Base,
-    handler: PhantomData<fn(H)>,
+    pub(crate) base: Base,
+    pub(crate) handler: PhantomData<fn(H)>,
 }
 
 impl<H: Handler> Resident<H> {

@@ -33,6 +33,8 @@ pub(super) mod directory {
     pub(in super::super) const LEASES: usize = 16;
     /// Device: the kernel that is next.
     pub(in super::super) const NEXT: usize = 17;
+    /// Device: whether a lease runs.
+    pub(in super::super) const RUNNING: usize = 18;
     /// The first kernel's entry.
     pub(in super::super) const ENTRIES: usize = 64;
 }
@@ -94,7 +96,9 @@ pub(super) fn wgsl() -> String {
         ("DIRECTORY_BUDGET", directory::BUDGET),
         ("DIRECTORY_LEASES", directory::LEASES),
         ("DIRECTORY_NEXT", directory::NEXT),
+        ("DIRECTORY_RUNNING", directory::RUNNING),
         ("DIRECTORY_ENTRIES", directory::ENTRIES),
+        ("STOP_NEVER", stop::NEVER as usize),
         ("STOP_IDLE", stop::IDLE as usize),
         ("STOP_NOW", stop::NOW as usize),
         ("ENTRY_REGION", entry::REGION),

@@ -301,6 +301,12 @@ impl Keeper {
         let kept = self.serve();
         if let Err(error) = &kept {
             tracing::error!(%error, "resident kernels are lost");
+            // What is queued may still run, although nobody can be asked about it.
+            self.arena.set(directory::STOP, stop::NOW);
+            let deadline = Instant::now() + PATIENCE;
+            while self.arena.get(directory::RUNNING) != 0 && Instant::now() < deadline {
+                std::thread::sleep(TICK);
+            }
             self.residence.abandon();
         }
         self.inner.closed.store(true, Ordering::Release);

@@ -12,6 +12,7 @@ mod program;
 
 use std::sync::{Arc, Mutex, Weak, atomic::Ordering};
 
+use crossbeam_utils::CachePadded;
 use millrace_core::{Device, Dim3, Priority, Sharing};
 
 use self::{
@@ -21,10 +22,11 @@ use self::{
 };
 use crate::{
     Clock, Error, InUse, Mode, Moment, Residency, RestartPolicy, Result,
-    engine::{Engine, Launched, Plan},
+    engine::{Engine, Launched, Plan, Recovery},
     handler::Behaviour,
+    journal::{Journal, Positions},
     links::Links,
-    port::{Port, Saved, lock},
+    port::{Header, Port, Saved, lock},
 };
 
 /// Words of the memory for all kernels of a device context: 16 MiB.
@@ -33,7 +35,7 @@ const ARENA: usize = 4 << 20;
 /// What a device's GPU kernels have in common. Kept by the device's context.
 #[derive(Default)]
 pub(crate) struct Houses {
-    clock: Arc<Clock>,
+    clock: Arc<CachePadded<Clock>>,
     leased: Mutex<Weak<House>>,
     batched: Mutex<Weak<House>>,
 }
@@ -84,6 +86,12 @@ pub(crate) struct Gpu;
 
 impl Engine for Gpu {
     fn launch(&self, device: &Device, plan: &Plan<'_>, _: Box<dyn Behaviour>) -> Result<Launched> {
+        self.settle(device, plan)
+    }
+}
+
+impl Gpu {
+    fn settle(&self, device: &Device, plan: &Plan<'_>) -> Result<Launched> {
         let options = plan.options;
         let id = || Arc::from(device.info().id.as_str());
         let unsupported = |what, why| Err(Error::Unsupported { what, device: id(), why });
@@ -117,7 +125,12 @@ impl Engine for Gpu {
             let (arena, own, saved, bytes) = (Arc::downgrade(arena), piece.own, piece.saved, plan.state.len());
             Box::new(move || read_checkpoint(&*arena.upgrade()?, own, saved, bytes))
         });
+        if options.checkpoint_every.is_some() {
+            let (arena, own) = (Arc::downgrade(arena), piece.own);
+            let _ = port.journal.set(Journal::new(move || saved_positions(&*arena.upgrade()?, own)));
+        }
         let handler = house.handler(part)?;
+        let recovery = Lost { port: Arc::downgrade(&port), first: plan.state.to_vec() };
         let notify = house.notifier();
         let _ = links.changed.0.set(Box::new(move || notify.links_changed()));
         house.enter(Tenant::new(
@@ -132,8 +145,60 @@ impl Engine for Gpu {
             },
             options,
         ))?;
-        Ok(Launched { port, links, residency: house.residency().clone(), keep: Some(Box::new(house)) })
+        let residency = house.residency().clone();
+        Ok(Launched { port, links, residency, recovery: Some(Box::new(recovery)), keep: Some(Box::new(house)) })
     }
+}
+
+/// What is left of a kernel when its device is lost: the memory, which is the host's as well.
+struct Lost {
+    port: Weak<Port>,
+    first: Vec<u8>,
+}
+
+impl Recovery for Lost {
+    fn state(&self) -> Vec<u8> {
+        let saved = self.port.upgrade().and_then(|port| port.saved());
+        saved.map_or_else(|| self.first.clone(), |saved| saved.state)
+    }
+
+    fn relaunch(&self, device: &Device, plan: &Plan<'_>) -> Result<Launched> {
+        Gpu.settle(device, plan)
+    }
+
+    fn reached(&self) -> Positions {
+        let Some(port) = self.port.upgrade() else { return [0; 2] };
+        let (control, out, region) = (port.region.control(), &port.rings.out, &port.region);
+        let mut heads = [&control.high_head, &control.normal_head].map(|head| head.load(Ordering::Acquire));
+        // It may have ended between an answer and the end of the message.
+        let tail = control.out_tail.load(Ordering::Acquire);
+        let last = if out.is_filled(region, tail) { tail } else { tail.wrapping_sub(1) };
+        let answered = Header::read(region, out.at(last)).generation;
+        for (i, head) in heads.iter_mut().enumerate() {
+            let id = (*head << 1 | u32::from(i == 0)).wrapping_add(1);
+            if id == answered && (last == tail || tail != 0) {
+                *head = head.wrapping_add(1);
+            }
+        }
+        heads
+    }
+}
+
+/// Where the rings were at the last checkpoint.
+fn saved_positions(arena: &Arena, own: usize) -> Option<Positions> {
+    for _ in 0..1_000_000 {
+        let version = arena.get(own + own::SAVED_VERSION);
+        if version == 0 {
+            return None;
+        }
+        let found = [own::SAVED_HIGH, own::SAVED_NORMAL].map(|at| arena.word(own + at).load(Ordering::Relaxed));
+        std::sync::atomic::fence(Ordering::Acquire);
+        if version.is_multiple_of(2) && version == arena.word(own + own::SAVED_VERSION).load(Ordering::Relaxed) {
+            return Some(found);
+        }
+        std::hint::spin_loop();
+    }
+    None
 }
 
 /// The checkpoint that the device made last. Whoever reads it sees all of it.

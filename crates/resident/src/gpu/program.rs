@@ -12,6 +12,8 @@ use crate::{
 
 /// Arrays of at most so many words are read and written word by word, larger ones in loops.
 const UNROLLED: usize = 32;
+/// How often a kernel is looked at before another has its turn.
+const KERNEL_POLLS: usize = 8;
 
 /// A handler as WGSL. Two are the same if all of it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,23 +53,21 @@ impl Part {
     }
 
     /// The handler as number `n` of a program: its structs have names of their own, its loops are counted.
-    fn wrapped(&self, n: usize) -> String {
+    /// Also says how many loops there are in it.
+    fn wrapped(&self, n: usize) -> (String, usize) {
         let layouts = self.layouts();
         let mut names = Vec::new();
         for layout in layouts {
             collect_names(layout, &mut names);
         }
-        let text = format!(
-            "{}\n{}{}\n}}\n",
-            layout::definitions(&layouts),
-            self.signature(&format!("handle_{n}")),
-            counted(self.source.body)
-        );
+        let (body, loops) = counted(self.source.body);
+        let text =
+            format!("{}\n{}{body}\n}}\n", layout::definitions(&layouts), self.signature(&format!("handle_{n}")),);
         let mut text = renamed(&text, &names, n);
         let Types { message, reply, state } = self.types;
         let name = |layout: &MessageLayout| format!("{}_{n}", layout.name);
         let (mut read_state, mut read_message, mut write_state, mut write_reply) =
-            (Copies::reading(n), Copies::reading(n), Copies::writing(n), Copies::writing(n));
+            (Copies::reading(), Copies::reading(), Copies::writing(), Copies::writing());
         read_state.message("state", "state_at", 0, state);
         read_message.message("message", "slot + SLOT_PAYLOAD", 0, message);
         write_state.message("state", "state_at", 0, state);
@@ -104,7 +104,8 @@ impl Part {
             write_state.text,
             write_reply.text,
         );
-        text
+        let copies = [read_state, read_message, write_state, write_reply].map(|copies| copies.loops);
+        (text, loops + copies.into_iter().sum::<usize>())
     }
 }
 
@@ -117,9 +118,16 @@ pub(crate) fn program(parts: &[Part], shape: Shape) -> String {
     let _ = writeln!(text, "const TURNS: u32 = {turns}u;");
     text += "@group(0) @binding(0) var<storage, read_write> arena: array<atomic<u32>>;\n";
     let _ = writeln!(text, "fn order() {{ {} }}", if shape.barriers { "storageBarrier();" } else { "" });
+    let mut loops = 0;
     for (n, part) in parts.iter().enumerate() {
-        text += &part.wrapped(n);
+        let (wrapped, inside) = part.wrapped(n);
+        text += &wrapped;
+        loops += inside;
     }
+    // What a turn of the middle and of the outer loop costs beside what is counted: one turn of each loop inside.
+    let _ = writeln!(text, "const MIDDLE_TURNS: u32 = {}u;", loops + 2);
+    let _ = writeln!(text, "const OUTER_TURNS: u32 = {}u;", loops + 10);
+    let _ = writeln!(text, "const KERNEL_POLLS: u32 = {KERNEL_POLLS}u;");
     let mut choose = |head: &str, default: &str, answer: &dyn Fn(usize, &Part) -> String| {
         let _ = writeln!(text, "{head} {{\n    switch (handler) {{");
         for (n, part) in parts.iter().enumerate() {
@@ -157,18 +165,18 @@ fn collect_names(layout: &'static MessageLayout, names: &mut Vec<&'static str>) 
 struct Copies {
     text: String,
     reads: bool,
-    n: usize,
-    /// Turns of the loops in it.
+    /// Loops in it, and the turns that they make in all.
+    loops: usize,
     turns: usize,
 }
 
 impl Copies {
-    fn reading(n: usize) -> Self {
-        Self { text: String::new(), reads: true, n, turns: 0 }
+    fn reading() -> Self {
+        Self { text: String::new(), reads: true, loops: 0, turns: 0 }
     }
 
-    fn writing(n: usize) -> Self {
-        Self { text: String::new(), reads: false, n, turns: 0 }
+    fn writing() -> Self {
+        Self { text: String::new(), reads: false, loops: 0, turns: 0 }
     }
 
     /// The message that begins `words` words after `at`.
@@ -206,6 +214,7 @@ impl Copies {
             let (variable, at) = (format!("{variable}[{i}]"), format!("{at} + {i} * {each}u"));
             self.value(&variable, &at, words, of, nested, each, times * length, depth + 1);
             self.text += "    }\n";
+            self.loops += 1;
             self.turns += times * (length + 1);
             return;
         }
@@ -222,7 +231,6 @@ impl Copies {
         } else {
             writeln!(self.text, "    put({at} + {words}u, bitcast<u32>({variable}));")
         };
-        let _ = self.n;
     }
 }
 
@@ -276,25 +284,41 @@ fn uncommented(text: &str) -> String {
     plain
 }
 
-/// The body with all its loops counted. A turn counts twice, because a loop's end costs one, too.
-fn counted(body: &str) -> String {
+/// The body with all its loops counted, and how many there are. A turn counts for what it can cost at most: itself, the
+/// end of its loop, and one turn of each loop inside it, which a driver that runs threads as vectors makes even if a
+/// condition excludes it.
+fn counted(body: &str) -> (String, usize) {
     let plain = uncommented(body);
-    let mut text = String::with_capacity(plain.len() + 64);
+    let pieces = pieces(&plain);
+    // First where each loop's block begins and how many loops are inside.
+    let mut loops: Vec<(usize, usize)> = Vec::new();
+    let mut blocks: Vec<Option<usize>> = Vec::new();
     let (mut in_head, mut depth) = (false, 0);
-    for piece in pieces(&plain) {
-        text += piece;
-        match piece {
+    for (i, piece) in pieces.iter().enumerate() {
+        match *piece {
             "for" | "while" | "loop" => (in_head, depth) = (true, 0),
             "(" => depth += 1,
             ")" => depth -= 1,
             "{" if in_head && depth == 0 => {
-                text += " spent += 2u;";
+                blocks.iter().flatten().for_each(|&outer: &usize| loops[outer].1 += 1);
+                blocks.push(Some(loops.len()));
+                loops.push((i, 0));
                 in_head = false;
             }
+            "{" => blocks.push(None),
+            "}" => drop(blocks.pop()),
             _ => {}
         }
     }
-    text
+    let mut text = String::with_capacity(plain.len() + 64);
+    let mut next = loops.iter().peekable();
+    for (i, piece) in pieces.iter().enumerate() {
+        text += piece;
+        if let Some((_, inside)) = next.next_if(|(at, _)| *at == i) {
+            let _ = write!(text, " spent += {}u;", inside + 2);
+        }
+    }
+    (text, loops.len())
 }
 
 /// The text with names that end in the number. Members of structs keep theirs.

@@ -5,6 +5,10 @@
 // need no atomic steps, and a message from kernel to kernel is written where the other will find it. Loads and stores
 // are atomics because the host reads and writes the same words meanwhile; `order` stands wherever words must be seen
 // before the sequence word that says so, or be read after it.
+//
+// It is three loops in each other, because a driver that runs threads as vectors does not jump over what a condition
+// excludes: all code in a loop is run in each of its turns, and costs its time, whether it does anything or not. So the
+// innermost loop only polls, the middle one handles messages of one kernel, and what happens rarely is in the outer one.
 
 // Turns of loops in this lease; a lease that made many ends, because some drivers end loops by force.
 var<private> spent: u32;
@@ -33,6 +37,10 @@ var<private> out_mask: u32;
 var<private> links: u32;
 var<private> fed: u32;
 var<private> every: u32;
+var<private> since: u32;
+var<private> turn_of: u32;
+var<private> bound: u32;
+var<private> version: u32;
 var<private> clock_low: u32;
 var<private> clock_high: u32;
 
@@ -75,6 +83,10 @@ fn enter(number: u32) {
     out_stride = word(region + CONTROL_OUT_STRIDE);
     in_mask = word(region + CONTROL_IN_MASK);
     out_mask = word(region + CONTROL_OUT_MASK);
+    since = word(own + OWN_SINCE);
+    turn_of = word(own + OWN_TURN);
+    bound = word(region + CONTROL_STARVATION_BOUND);
+    version = word(region + TELEMETRY_VERSION);
     clock_low = word(region + TELEMETRY_CLOCK);
     clock_high = word(region + TELEMETRY_CLOCK + 1u);
 }
@@ -107,15 +119,15 @@ fn stirs(number: u32) -> bool {
 
 // Copies the state beside itself, with what the kernel had done by then.
 fn checkpoint() {
-    let version = word(own + OWN_SAVED_VERSION);
-    put(own + OWN_SAVED_VERSION, version + 1u);
+    let saving = word(own + OWN_SAVED_VERSION);
+    put(own + OWN_SAVED_VERSION, saving + 1u);
     order();
     let words = state_words(handler);
     let saved = state_at + words;
     for (var i = 0u; i < words; i++) {
         put(saved + i, word(state_at + i));
     }
-    spent += words + 1u;
+    spent += words;
     put(own + OWN_SAVED_HANDLED, word(region + TELEMETRY_HANDLED));
     put(own + OWN_SAVED_HANDLED + 1u, word(region + TELEMETRY_HANDLED + 1u));
     put(own + OWN_SAVED_CLOCK, clock_low);
@@ -124,7 +136,8 @@ fn checkpoint() {
     put(own + OWN_SAVED_NORMAL, normal);
     put(own + OWN_SAVED_OUT, out);
     order();
-    put(own + OWN_SAVED_VERSION, version + 2u);
+    put(own + OWN_SAVED_VERSION, saving + 2u);
+    since = 0u;
     put(own + OWN_SINCE, 0u);
     put(region + TELEMETRY_CHECKPOINTS, word(region + TELEMETRY_CHECKPOINTS) + 1u);
 }
@@ -181,7 +194,7 @@ fn takes_messages(entry: u32) -> bool {
 fn feed(source: u32) {
     let words = (reply_length(handler) + 3u) / 4u;
     for (var i = 0u; i < links; i++) {
-        spent += 1u;
+        spent += words + 2u;
         let link = own + OWN_LINKS + i * LINK_WORDS;
         let entry = DIRECTORY_ENTRIES + word(link) * ENTRY_WORDS;
         let to = word(entry + ENTRY_OWN);
@@ -201,226 +214,245 @@ fn feed(source: u32) {
             for (var j = 0u; j < words; j++) {
                 put(slot + SLOT_PAYLOAD + j, word(source + j));
             }
-            spent += words + 1u;
             put(to + OWN_LINK_TAIL, tail + 1u);
             count(region + TELEMETRY_SENT);
         }
     }
 }
 
-// Runs the handler and publishes what came of it. False if the lease is too far gone for it.
-fn handle(slot: u32, marks: u32, answer: u32) -> bool {
-    let ask = (marks & FLAG_ASK) != 0u;
-    put(region + TELEMETRY_BUSY, 1u);
-    var code = FAULT_NO_PAYLOAD;
-    if ((marks & FLAG_ATTACHED) == 0u) {
-        code = serve(slot, answer + SLOT_PAYLOAD);
-    }
-    if (starved) {
-        return false;
-    }
-    // Later than the message, and than the last one.
-    let sent_low = word(slot + SLOT_CLOCK);
-    let sent_high = word(slot + SLOT_CLOCK + 1u);
-    if (sent_high > clock_high || (sent_high == clock_high && sent_low > clock_low)) {
-        clock_low = sent_low;
-        clock_high = sent_high;
-    }
-    clock_low += 1u;
-    if (clock_low == 0u) {
-        clock_high += 1u;
-    }
-    let done = code == FAULT_NONE;
-    let answers = ask || answers_all(handler);
-    let on = answers && !ask && links > 0u && done;
-    let version = word(region + TELEMETRY_VERSION);
-    put(region + TELEMETRY_VERSION, version + 1u);
-    order();
-    put(region + TELEMETRY_BUSY, 0u);
-    if (done) {
-        count(region + TELEMETRY_HANDLED);
-    } else {
-        count(region + TELEMETRY_FAILED);
-    }
-    put(region + TELEMETRY_CLOCK, clock_low);
-    put(region + TELEMETRY_CLOCK + 1u, clock_high);
-    if (on) {
-        feed(answer + SLOT_PAYLOAD);
-    } else if (answers && done) {
-        count(region + TELEMETRY_SENT);
-    }
-    order();
-    put(region + TELEMETRY_VERSION, version + 2u);
-    if (answers && !on) {
-        if (done) {
-            put(answer + SLOT_TYPE, reply_type(handler));
-            put(answer + SLOT_LENGTH, reply_length(handler));
-            put(answer + SLOT_FLAGS, 0u);
-            put(answer + SLOT_BUFFER, 0u);
-        } else {
-            put(answer + SLOT_TYPE, 0u);
-            put(answer + SLOT_LENGTH, 0u);
-            put(answer + SLOT_FLAGS, FLAG_FAILED);
-            put(answer + SLOT_BUFFER, code);
-        }
-        put(answer + SLOT_ID, out + 1u);
-        put(answer + SLOT_ID + 1u, 0u);
-        if (ask) {
-            put(answer + SLOT_CORRELATION, word(slot + SLOT_ID));
-            put(answer + SLOT_CORRELATION + 1u, word(slot + SLOT_ID + 1u));
-        } else {
-            put(answer + SLOT_CORRELATION, 0u);
-            put(answer + SLOT_CORRELATION + 1u, 0u);
-        }
-        put(answer + SLOT_CLOCK, clock_low);
-        put(answer + SLOT_CLOCK + 1u, clock_high);
-        put(answer + SLOT_GENERATION, 0u);
-        order();
-        out += 1u;
-        put(answer, out);
-        put(region + CONTROL_OUT_TAIL, out);
-    }
-    return true;
-}
-
-// Obeys, or handles one message. False if there is nothing to do, or no room for what would come of it.
-fn step() -> bool {
-    let asked = word(region + CONTROL_REQUEST);
-    if (asked != request) {
-        obey(asked);
-        return true;
-    }
-    if (status != STATUS_ACTIVE && status != STATUS_DRAINING) {
-        return false;
-    }
-    let high_at = high_first + (high & in_mask) * in_stride;
-    let normal_at = normal_first + (normal & in_mask) * in_stride;
-    let urgent = word(high_at) == high + 1u;
-    let usual = word(normal_at) == normal + 1u;
-    var linked = false;
-    var link_head = 0u;
-    if (fed != 0u) {
-        link_head = word(own + OWN_LINK_HEAD);
-        linked = link_head != word(own + OWN_LINK_TAIL);
-    }
-    if (!urgent && !usual && !linked) {
-        if (status == STATUS_DRAINING) {
-            if (high == word(region + CONTROL_DRAIN_HIGH) && normal == word(region + CONTROL_DRAIN_NORMAL)) {
-                status = STATUS_TERMINATED;
-                put(region + CONTROL_STATUS, status);
-            }
-        }
-        return false;
-    }
-    let answer = out_first + (out & out_mask) * out_stride;
-    if (word(answer) != out) {
-        return false;
-    }
-    if (links > 0u) {
-        if (!links_have_room()) {
-            return false;
-        }
-    }
-    // Urgent ones first, but not for ever; then those of the host and those of other kernels in turn.
-    let bound = word(region + CONTROL_STARVATION_BOUND);
-    let others = usual || linked;
-    let first = urgent && !(others && burst >= bound);
-    let turn = word(own + OWN_TURN);
-    let from_link = !first && linked && (!usual || turn != 0u);
-    var slot = normal_at;
-    if (first) {
-        slot = high_at;
-    } else if (from_link) {
-        slot = link_first + (link_head & in_mask) * in_stride;
-    }
-    order();
-    let marks = word(slot + SLOT_FLAGS);
-    if ((marks & FLAG_VOID) == 0u) {
-        if (!handle(slot, marks, answer)) {
-            return false;
-        }
-    }
-    let now = select(0u, burst + 1u, first && others);
-    if (now != burst) {
-        burst = now;
-        put(region + CONTROL_BURST, burst);
-    }
-    if (first) {
-        put(slot, high + in_mask + 1u);
-        high += 1u;
-        put(region + CONTROL_HIGH_HEAD, high);
-    } else if (from_link) {
-        put(own + OWN_LINK_HEAD, link_head + 1u);
-        put(own + OWN_TURN, 0u);
-    } else {
-        put(slot, normal + in_mask + 1u);
-        normal += 1u;
-        put(region + CONTROL_NORMAL_HEAD, normal);
-        if (fed != 0u) {
-            put(own + OWN_TURN, 1u);
-        }
-    }
-    if (every != 0u) {
-        let since = word(own + OWN_SINCE) + 1u;
-        put(own + OWN_SINCE, since);
-        if (since >= every) {
-            checkpoint();
-        }
-    }
-    return true;
-}
-
+// Serves kernels until the lease is over.
 fn lease() {
-    let stop = word(DIRECTORY_STOP);
+    if (word(DIRECTORY_STOP) == STOP_NOW) {
+        return;
+    }
     let kernels = word(DIRECTORY_KERNELS);
-    if (stop == STOP_NOW || kernels == 0u) {
+    if (kernels == 0u) {
         return;
     }
     let budget = word(DIRECTORY_BUDGET);
     var number = word(DIRECTORY_NEXT) % kernels;
-    var turn = 0u;
     var idle = 0u;
     spent = 0u;
     starved = false;
     put(DIRECTORY_LEASES, word(DIRECTORY_LEASES) + 1u);
-    enter(number);
+    put(DIRECTORY_RUNNING, 1u);
     loop {
-        spent += 1u;
-        if (step()) {
-            idle = 0u;
-            turn += 1u;
-        } else {
-            idle += 1u;
+        spent += OUTER_TURNS;
+        var stop = word(DIRECTORY_STOP);
+
+        // Whose turn it is: the next that has anything to look at.
+        if (kernels > 1u) {
+            var passed = 0u;
+            loop {
+                spent += 1u;
+                passed += 1u;
+                number += 1u;
+                if (number >= kernels) {
+                    number = 0u;
+                }
+                if (stirs(number) || spent > budget) {
+                    break;
+                }
+                if (passed >= kernels) {
+                    passed = 0u;
+                    stop = word(DIRECTORY_STOP);
+                    if (stop != STOP_NEVER) {
+                        break;
+                    }
+                }
+            }
         }
-        if (starved || spent > budget) {
-            break;
+        enter(number);
+        var busy = false;
+        var on = false;
+        var answer = 0u;
+        var turns = 0u;
+        var room = true;
+        if (links > 0u) {
+            room = links_have_room();
         }
-        if (idle > 0u) {
-            let now = word(DIRECTORY_STOP);
-            if (now == STOP_NOW || (now == STOP_IDLE && idle > kernels)) {
+        let patience = select(KERNEL_POLLS, budget, kernels == 1u);
+        let most = word(DIRECTORY_ENTRIES + number * ENTRY_WORDS + ENTRY_TURN);
+        let awake = status == STATUS_ACTIVE || status == STATUS_DRAINING;
+
+        // Its messages.
+        loop {
+            let high_at = high_first + (high & in_mask) * in_stride;
+            let normal_at = normal_first + (normal & in_mask) * in_stride;
+            var urgent = false;
+            var usual = false;
+            var linked = false;
+            var link_head = 0u;
+            var asked = request;
+            var polls = 0u;
+            // Several looks in a turn, because turns are what a lease is made of.
+            loop {
+                spent += 1u;
+                polls += 1u;
+                urgent = word(high_at) == high + 1u;
+                usual = word(normal_at) == normal + 1u;
+                if (!urgent && !usual) {
+                    usual = word(normal_at) == normal + 1u;
+                }
+                if (!urgent && !usual) {
+                    usual = word(normal_at) == normal + 1u;
+                }
+                if (!urgent && !usual) {
+                    usual = word(normal_at) == normal + 1u;
+                }
+                if (fed != 0u) {
+                    link_head = word(own + OWN_LINK_HEAD);
+                    linked = link_head != word(own + OWN_LINK_TAIL);
+                }
+                asked = word(region + CONTROL_REQUEST);
+                stop = word(DIRECTORY_STOP);
+                if ((awake && (urgent || usual || linked)) || asked != request || stop != STOP_NEVER) {
+                    break;
+                }
+                if (polls >= patience || spent > budget) {
+                    break;
+                }
+            }
+            spent += MIDDLE_TURNS;
+            answer = out_first + (out & out_mask) * out_stride;
+            let others = usual || linked;
+            let any = awake && (urgent || others);
+            if (asked != request || stop == STOP_NOW || !any || !room || word(answer) != out) {
+                break;
+            }
+
+            // Urgent ones first, but not for ever; then those of the host and those of other kernels in turn.
+            let first = urgent && !(others && burst >= bound);
+            let from_link = !first && linked && (!usual || turn_of != 0u);
+            var slot = normal_at;
+            if (first) {
+                slot = high_at;
+            } else if (from_link) {
+                slot = link_first + (link_head & in_mask) * in_stride;
+            }
+            order();
+            let marks = word(slot + SLOT_FLAGS);
+            let ask = (marks & FLAG_ASK) != 0u;
+            put(region + TELEMETRY_BUSY, 1u);
+            var code = FAULT_NO_PAYLOAD;
+            if ((marks & FLAG_VOID) != 0u) {
+                code = FAULT_NONE;
+            } else if ((marks & FLAG_ATTACHED) == 0u) {
+                code = serve(slot, answer + SLOT_PAYLOAD);
+            }
+            if (starved) {
+                break;
+            }
+            busy = true;
+            turns += 1u;
+            let done = code == FAULT_NONE;
+            var answers = (ask || answers_all(handler)) && (marks & FLAG_SILENT) == 0u;
+            if ((marks & FLAG_VOID) == 0u) {
+                on = answers && !ask && links > 0u && done;
+                answers = answers && !on;
+                // Later than the message, and than the last one.
+                let sent_low = word(slot + SLOT_CLOCK);
+                let sent_high = word(slot + SLOT_CLOCK + 1u);
+                if (sent_high > clock_high || (sent_high == clock_high && sent_low > clock_low)) {
+                    clock_low = sent_low;
+                    clock_high = sent_high;
+                }
+                clock_low += 1u;
+                if (clock_low == 0u) {
+                    clock_high += 1u;
+                }
+                put(region + TELEMETRY_VERSION, version + 1u);
+                order();
+                put(region + TELEMETRY_BUSY, 0u);
+                count(select(region + TELEMETRY_FAILED, region + TELEMETRY_HANDLED, done));
+                put(region + TELEMETRY_CLOCK, clock_low);
+                put(region + TELEMETRY_CLOCK + 1u, clock_high);
+                if (answers && done) {
+                    count(region + TELEMETRY_SENT);
+                }
+                order();
+                version += 2u;
+                put(region + TELEMETRY_VERSION, version);
+                since += 1u;
+                if (answers) {
+                    let id_low = word(slot + SLOT_ID);
+                    put(answer + SLOT_TYPE, select(0u, reply_type(handler), done));
+                    put(answer + SLOT_LENGTH, select(0u, reply_length(handler), done));
+                    put(answer + SLOT_FLAGS, select(FLAG_FAILED, 0u, done));
+                    put(answer + SLOT_BUFFER, code);
+                    put(answer + SLOT_ID, out + 1u);
+                    put(answer + SLOT_ID + 1u, 0u);
+                    put(answer + SLOT_CORRELATION, select(0u, id_low, ask));
+                    put(answer + SLOT_CORRELATION + 1u, select(0u, word(slot + SLOT_ID + 1u), ask));
+                    put(answer + SLOT_CLOCK, clock_low);
+                    put(answer + SLOT_CLOCK + 1u, clock_high);
+                    put(answer + SLOT_GENERATION, id_low); // which message it answers, also if nobody asked
+                    order();
+                    out += 1u;
+                    put(answer, out);
+                    put(region + CONTROL_OUT_TAIL, out);
+                }
+            }
+            let now = select(0u, burst + 1u, first && others);
+            if (now != burst) {
+                burst = now;
+                put(region + CONTROL_BURST, burst);
+            }
+            if (first) {
+                put(slot, high + in_mask + 1u);
+                high += 1u;
+                put(region + CONTROL_HIGH_HEAD, high);
+            } else if (from_link) {
+                put(own + OWN_LINK_HEAD, link_head + 1u);
+                turn_of = 0u;
+            } else {
+                put(slot, normal + in_mask + 1u);
+                normal += 1u;
+                put(region + CONTROL_NORMAL_HEAD, normal);
+                turn_of = 1u;
+            }
+            if (on || (every != 0u && since >= every) || spent > budget || (kernels > 1u && turns >= most)) {
                 break;
             }
         }
-        if (kernels > 1u && (idle > 0u || turn >= word(DIRECTORY_ENTRIES + number * ENTRY_WORDS + ENTRY_TURN))) {
-            turn = 0u;
-            number += 1u;
-            if (number == kernels) {
-                number = 0u;
+
+        // What happens rarely, or only to some kernels.
+        if (on) {
+            put(region + TELEMETRY_VERSION, version + 1u);
+            order();
+            feed(answer + SLOT_PAYLOAD);
+            order();
+            version += 2u;
+            put(region + TELEMETRY_VERSION, version);
+        }
+        if (busy) {
+            put(own + OWN_SINCE, since);
+            put(own + OWN_TURN, turn_of);
+            if (every != 0u && since >= every) {
+                checkpoint();
             }
-            // Most have nothing to do.
-            for (var skipped = 1u; skipped < kernels && spent <= budget; skipped++) {
-                if (stirs(number)) {
-                    break;
-                }
-                spent += 1u;
-                idle += 1u;
-                number += 1u;
-                if (number == kernels) {
-                    number = 0u;
-                }
+        }
+        let asked = word(region + CONTROL_REQUEST);
+        if (asked != request) {
+            obey(asked);
+            busy = true;
+        }
+        if (status == STATUS_DRAINING) {
+            // All that was sent before is handled, also by other kernels.
+            let over = high == word(region + CONTROL_DRAIN_HIGH) && normal == word(region + CONTROL_DRAIN_NORMAL);
+            if (over && word(own + OWN_LINK_HEAD) == word(own + OWN_LINK_TAIL)) {
+                status = STATUS_TERMINATED;
+                order();
+                put(region + CONTROL_STATUS, status);
+                busy = true;
             }
-            enter(number);
+        }
+        idle = select(idle + 1u, 0u, busy);
+        stop = word(DIRECTORY_STOP);
+        if (starved || spent > budget || stop == STOP_NOW || (stop == STOP_IDLE && idle > kernels)) {
+            break;
         }
     }
     put(DIRECTORY_NEXT, number);
+    put(DIRECTORY_RUNNING, 0u);
 }
