@@ -6,6 +6,7 @@ use millrace_core::Shape;
 
 use super::arena;
 use crate::{
+    Message,
     engine::Types,
     layout::{self, MessageLayout},
 };
@@ -139,7 +140,9 @@ pub(crate) fn program(parts: &[Part], shape: Shape) -> String {
     choose("fn reply_type(handler: u32) -> u32", "0u", &|_, part| format!("{}u", part.types.reply.id));
     choose("fn reply_length(handler: u32) -> u32", "0u", &|_, part| format!("{}u", part.types.reply.size));
     choose("fn state_words(handler: u32) -> u32", "0u", &|_, part| format!("{}u", part.types.state.size / 4));
-    choose("fn answers_all(handler: u32) -> bool", "false", &|_, part| format!("{}", part.types.reply.size != 0));
+    choose("fn answers_all(handler: u32) -> bool", "false", &|_, part| {
+        format!("{}", part.types.reply.id != <() as Message>::TYPE)
+    });
     text += include_str!("resident.wgsl");
     let _ = writeln!(
         text,
