@@ -173,7 +173,7 @@ impl Recovery for Lost {
         // It may have ended between an answer and the end of the message.
         let tail = control.out_tail.load(Ordering::Acquire);
         let last = if out.is_filled(region, tail) { tail } else { tail.wrapping_sub(1) };
-        let answered = Header::read(region, out.at(last)).generation;
+        let answered = Header::read(region, out.at(last)).id as u32;
         for (i, head) in heads.iter_mut().enumerate() {
             let id = (*head << 1 | u32::from(i == 0)).wrapping_add(1);
             if id == answered && (last == tail || tail != 0) {

@@ -127,7 +127,9 @@ pub(crate) fn program(parts: &[Part], shape: Shape) -> String {
     }
     // What a turn of the middle and of the outer loop costs beside what is counted: one turn of each loop inside.
     let _ = writeln!(text, "const MIDDLE_TURNS: u32 = {}u;", loops + 2);
-    let _ = writeln!(text, "const OUTER_TURNS: u32 = {}u;", loops + 10);
+    let _ = writeln!(text, "const OUTER_TURNS: u32 = {}u;", loops + 14);
+    // A handler without loops is over before anybody could see that it runs.
+    let _ = writeln!(text, "const LOOPS: bool = {};", loops > 0);
     let _ = writeln!(text, "const KERNEL_POLLS: u32 = {KERNEL_POLLS}u;");
     let mut choose = |head: &str, default: &str, answer: &dyn Fn(usize, &Part) -> String| {
         let _ = writeln!(text, "{head} {{\n    switch (handler) {{");
@@ -336,4 +338,90 @@ fn renamed(text: &str, names: &[&str], n: usize) -> String {
         }
     }
     renamed
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+    use crate::Message;
+
+    #[derive(Clone, Copy, Message)]
+    #[repr(C)]
+    struct Point {
+        x: f32,
+        y: f32,
+    }
+
+    #[derive(Clone, Copy, Message)]
+    #[repr(C)]
+    struct Many {
+        wide: u64,
+        points: [[Point; 20]; 3],
+        numbers: [i32; 4],
+    }
+
+    fn part(body: &'static str) -> Part {
+        Part::new(body, Types { message: Many::LAYOUT, reply: Point::LAYOUT, state: Many::LAYOUT })
+    }
+
+    fn check(text: &str) {
+        let module =
+            naga::front::wgsl::parse_str(text).unwrap_or_else(|error| panic!("{}", error.emit_to_string(text)));
+        let (flags, capabilities) = (naga::valid::ValidationFlags::all(), naga::valid::Capabilities::empty());
+        let validated = naga::valid::Validator::new(flags, capabilities).validate(&module);
+        validated.map(drop).unwrap_or_else(|error| panic!("{}", error.emit_to_string(text)));
+    }
+
+    #[test]
+    fn a_program_is_valid_whatever_its_handlers_and_the_device() {
+        let parts = [
+            part("return message.points[0][1];"),
+            part("for (var i = 0; i < 4; i++) { (*state).numbers[i] += 1; } return Point(1.0, 2.0);"),
+            Part::new("", Types { message: <()>::LAYOUT, reply: <()>::LAYOUT, state: <()>::LAYOUT }),
+        ];
+        for part in &parts {
+            check(&part.alone());
+        }
+        for shape in [Shape::new(8, false, Some(65_000)), Shape::new(1, true, None)] {
+            check(&program(&parts, shape));
+            check(&program(&parts[..1], shape));
+        }
+    }
+
+    #[test]
+    fn loops_are_counted_for_the_most_they_can_cost() {
+        let (text, loops) = counted(
+            "for (var i = f(1, (2)); i < 2; i++) { // for {
+                if (a) { while (b) { loop { break; } } }
+                /* while { /* loop { */ */ for (;;) { }
+            } { let looped = 1; }",
+        );
+        assert_eq!(loops, 4);
+        let plain: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            plain,
+            "for (var i = f(1, (2)); i < 2; i++) { spent += 5u; if (a) { while (b) { spent += 3u; loop { spent += 2u; \
+             break; } } } for (;;) { spent += 2u; } } { let looped = 1; }"
+        );
+        assert_eq!(text.lines().count(), 4, "lines stay where they are");
+    }
+
+    #[test]
+    fn structs_get_names_of_their_own_and_members_keep_theirs() {
+        let text = renamed("struct Point { Point: f32 } let Points = Point(a.Point).Point;", &["Point"], 7);
+        assert_eq!(text, "struct Point_7 { Point: f32 } let Points = Point_7(a.Point).Point;");
+    }
+
+    #[test]
+    fn large_arrays_are_copied_in_loops_and_their_turns_are_known() {
+        let mut copies = Copies::reading();
+        copies.message("m", "at", 0, Many::LAYOUT);
+        assert_eq!((copies.loops, copies.turns), (2, 4 + 3 * 21));
+        assert!(copies.text.contains("m.wide[1] = bitcast<u32>(word(at + 1u));"), "{}", copies.text);
+        let inner = "m.points[i0][i1].y = bitcast<f32>(word(at + i0 * 40u + i1 * 2u + 3u));";
+        assert!(copies.text.contains(inner), "{}", copies.text);
+        assert!(copies.text.contains("m.numbers[3] = bitcast<i32>(word(at + 125u));"), "{}", copies.text);
+    }
 }

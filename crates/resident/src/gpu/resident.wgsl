@@ -41,6 +41,9 @@ var<private> since: u32;
 var<private> turn_of: u32;
 var<private> bound: u32;
 var<private> version: u32;
+var<private> handled: u32;
+var<private> failed: u32;
+var<private> sent: u32;
 var<private> clock_low: u32;
 var<private> clock_high: u32;
 
@@ -87,6 +90,9 @@ fn enter(number: u32) {
     turn_of = word(own + OWN_TURN);
     bound = word(region + CONTROL_STARVATION_BOUND);
     version = word(region + TELEMETRY_VERSION);
+    handled = word(region + TELEMETRY_HANDLED);
+    failed = word(region + TELEMETRY_FAILED);
+    sent = word(region + TELEMETRY_SENT);
     clock_low = word(region + TELEMETRY_CLOCK);
     clock_high = word(region + TELEMETRY_CLOCK + 1u);
 }
@@ -265,6 +271,7 @@ fn lease() {
         enter(number);
         var busy = false;
         var on = false;
+        var carry = 0u;
         var answer = 0u;
         var turns = 0u;
         var room = true;
@@ -289,6 +296,12 @@ fn lease() {
             loop {
                 spent += 1u;
                 polls += 1u;
+                asked = word(region + CONTROL_REQUEST);
+                stop = word(DIRECTORY_STOP);
+                if (fed != 0u) {
+                    link_head = word(own + OWN_LINK_HEAD);
+                    linked = link_head != word(own + OWN_LINK_TAIL);
+                }
                 urgent = word(high_at) == high + 1u;
                 usual = word(normal_at) == normal + 1u;
                 if (!urgent && !usual) {
@@ -300,12 +313,6 @@ fn lease() {
                 if (!urgent && !usual) {
                     usual = word(normal_at) == normal + 1u;
                 }
-                if (fed != 0u) {
-                    link_head = word(own + OWN_LINK_HEAD);
-                    linked = link_head != word(own + OWN_LINK_TAIL);
-                }
-                asked = word(region + CONTROL_REQUEST);
-                stop = word(DIRECTORY_STOP);
                 if ((awake && (urgent || usual || linked)) || asked != request || stop != STOP_NEVER) {
                     break;
                 }
@@ -333,7 +340,9 @@ fn lease() {
             order();
             let marks = word(slot + SLOT_FLAGS);
             let ask = (marks & FLAG_ASK) != 0u;
-            put(region + TELEMETRY_BUSY, 1u);
+            if (LOOPS) {
+                put(region + TELEMETRY_BUSY, 1u);
+            }
             var code = FAULT_NO_PAYLOAD;
             if ((marks & FLAG_VOID) != 0u) {
                 code = FAULT_NONE;
@@ -363,30 +372,42 @@ fn lease() {
                 }
                 put(region + TELEMETRY_VERSION, version + 1u);
                 order();
-                put(region + TELEMETRY_BUSY, 0u);
-                count(select(region + TELEMETRY_FAILED, region + TELEMETRY_HANDLED, done));
+                if (LOOPS) {
+                    put(region + TELEMETRY_BUSY, 0u);
+                }
+                if (done) {
+                    handled += 1u;
+                    carry |= select(0u, 1u, handled == 0u);
+                } else {
+                    failed += 1u;
+                    carry |= select(0u, 2u, failed == 0u);
+                }
+                put(region + TELEMETRY_HANDLED, handled);
+                put(region + TELEMETRY_FAILED, failed);
                 put(region + TELEMETRY_CLOCK, clock_low);
                 put(region + TELEMETRY_CLOCK + 1u, clock_high);
                 if (answers && done) {
-                    count(region + TELEMETRY_SENT);
+                    sent += 1u;
+                    carry |= select(0u, 4u, sent == 0u);
                 }
+                put(region + TELEMETRY_SENT, sent);
                 order();
                 version += 2u;
                 put(region + TELEMETRY_VERSION, version);
                 since += 1u;
                 if (answers) {
                     let id_low = word(slot + SLOT_ID);
+                    let id_high = word(slot + SLOT_ID + 1u);
                     put(answer + SLOT_TYPE, select(0u, reply_type(handler), done));
                     put(answer + SLOT_LENGTH, select(0u, reply_length(handler), done));
                     put(answer + SLOT_FLAGS, select(FLAG_FAILED, 0u, done));
                     put(answer + SLOT_BUFFER, code);
-                    put(answer + SLOT_ID, out + 1u);
-                    put(answer + SLOT_ID + 1u, 0u);
+                    put(answer + SLOT_ID, id_low); // of the message it answers, also if nobody asked
+                    put(answer + SLOT_ID + 1u, id_high);
                     put(answer + SLOT_CORRELATION, select(0u, id_low, ask));
-                    put(answer + SLOT_CORRELATION + 1u, select(0u, word(slot + SLOT_ID + 1u), ask));
+                    put(answer + SLOT_CORRELATION + 1u, select(0u, id_high, ask));
                     put(answer + SLOT_CLOCK, clock_low);
                     put(answer + SLOT_CLOCK + 1u, clock_high);
-                    put(answer + SLOT_GENERATION, id_low); // which message it answers, also if nobody asked
                     order();
                     out += 1u;
                     put(answer, out);
@@ -411,12 +432,20 @@ fn lease() {
                 put(region + CONTROL_NORMAL_HEAD, normal);
                 turn_of = 1u;
             }
-            if (on || (every != 0u && since >= every) || spent > budget || (kernels > 1u && turns >= most)) {
+            if (on || carry != 0u || (every != 0u && since >= every) || spent > budget || (kernels > 1u && turns >= most)) {
                 break;
             }
         }
 
         // What happens rarely, or only to some kernels.
+        if (carry != 0u) {
+            for (var i = 0u; i < 3u; i++) {
+                if ((carry & (1u << i)) != 0u) {
+                    let above = region + TELEMETRY_HANDLED + 2u * i + 1u; // handled, failed and sent follow each other
+                    put(above, word(above) + 1u);
+                }
+            }
+        }
         if (on) {
             put(region + TELEMETRY_VERSION, version + 1u);
             order();
