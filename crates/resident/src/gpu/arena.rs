@@ -82,6 +82,11 @@ pub(super) mod own {
     pub(in super::super) const SAVED_HIGH: usize = 10;
     pub(in super::super) const SAVED_NORMAL: usize = 11;
     pub(in super::super) const SAVED_OUT: usize = 12;
+    /// Answers until the head of every slot of the outbound ring is as it should be again, after an error.
+    pub(in super::super) const DIRTY: usize = 5;
+    /// Times that the positions of the inbound rings began anew.
+    pub(in super::super) const HIGH_LAPS: usize = 13;
+    pub(in super::super) const NORMAL_LAPS: usize = 14;
     /// For each link: the other kernel's number, whether it is lossy, and two words for what was dropped.
     pub(in super::super) const LINKS: usize = 16;
     pub(in super::super) const LINK_WORDS: usize = 4;
@@ -116,6 +121,9 @@ pub(super) fn wgsl() -> String {
         ("OWN_LINK_HEAD", own::LINK_HEAD),
         ("OWN_LINK_TAIL", own::LINK_TAIL),
         ("OWN_TURN", own::TURN),
+        ("OWN_DIRTY", own::DIRTY),
+        ("OWN_HIGH_LAPS", own::HIGH_LAPS),
+        ("OWN_NORMAL_LAPS", own::NORMAL_LAPS),
         ("OWN_SAVED_VERSION", own::SAVED_VERSION),
         ("OWN_SAVED_HANDLED", own::SAVED_HANDLED),
         ("OWN_SAVED_CLOCK", own::SAVED_CLOCK),

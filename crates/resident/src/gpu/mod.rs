@@ -25,8 +25,10 @@ use crate::{
     engine::{Engine, Launched, Plan, Recovery},
     handler::Behaviour,
     journal::{Journal, Positions},
+    layout::slot,
     links::Links,
     port::{Header, Port, Saved, lock},
+    slots::Words as _,
 };
 
 /// Words of the memory for all kernels of a device context: 16 MiB.
@@ -120,6 +122,12 @@ impl Gpu {
             arena.set(piece.state + i, u32::from_ne_bytes(word));
         }
         let port = Arc::new(Port::new(region, plan.layout, houses.clock.clone(), device.timeout())?);
+        // The head of an answer is always the same, so the device need not write it.
+        for position in 0..port.rings.out.capacity() {
+            let at = port.rings.out.at(position);
+            port.region.word(at + slot::TYPE).store(types.reply.id, Ordering::Release);
+            port.region.word(at + slot::LENGTH).store(types.reply.size as u32, Ordering::Release);
+        }
         let links = Arc::new(Links::default());
         let _ = port.saved_at.set({
             let (arena, own, saved, bytes) = (Arc::downgrade(arena), piece.own, piece.saved, plan.state.len());

@@ -117,7 +117,9 @@ pub(crate) fn program(parts: &[Part], shape: Shape) -> String {
     // Some below what the driver can do: it counts loops that end at once, too.
     let turns = shape.turns.map_or(0, |turns| turns.saturating_sub(256));
     let _ = writeln!(text, "const TURNS: u32 = {turns}u;");
-    text += "@group(0) @binding(0) var<storage, read_write> arena: array<atomic<u32>>;\n";
+    // Of a known size, so that checking an index takes no look at the buffer.
+    let _ =
+        writeln!(text, "@group(0) @binding(0) var<storage, read_write> arena: array<atomic<u32>, {}>;", super::ARENA);
     let _ = writeln!(text, "fn order() {{ {} }}", if shape.barriers { "storageBarrier();" } else { "" });
     let mut loops = 0;
     for (n, part) in parts.iter().enumerate() {

@@ -37,6 +37,10 @@ var<private> out_mask: u32;
 var<private> links: u32;
 var<private> fed: u32;
 var<private> every: u32;
+var<private> link_head: u32;
+var<private> high_laps: u32;
+var<private> normal_laps: u32;
+var<private> dirty: u32;
 var<private> since: u32;
 var<private> turn_of: u32;
 var<private> bound: u32;
@@ -86,6 +90,10 @@ fn enter(number: u32) {
     out_stride = word(region + CONTROL_OUT_STRIDE);
     in_mask = word(region + CONTROL_IN_MASK);
     out_mask = word(region + CONTROL_OUT_MASK);
+    link_head = word(own + OWN_LINK_HEAD);
+    high_laps = word(own + OWN_HIGH_LAPS);
+    normal_laps = word(own + OWN_NORMAL_LAPS);
+    dirty = word(own + OWN_DIRTY);
     since = word(own + OWN_SINCE);
     turn_of = word(own + OWN_TURN);
     bound = word(region + CONTROL_STARVATION_BOUND);
@@ -226,6 +234,48 @@ fn feed(source: u32) {
     }
 }
 
+// Ends a message that is no ordinary one: nothing is in its slot, or it failed. Says so to who waits.
+fn end_oddly(slot: u32, marks: u32, code: u32, id_low: u32, id_high: u32) {
+    if ((marks & FLAG_VOID) != 0u) {
+        return;
+    }
+    let ask = (marks & FLAG_ASK) != 0u;
+    clock_low += 1u;
+    if (clock_low == 0u) {
+        clock_high += 1u;
+    }
+    failed += 1u;
+    if (failed == 0u) {
+        put(region + TELEMETRY_FAILED + 1u, word(region + TELEMETRY_FAILED + 1u) + 1u);
+    }
+    put(region + TELEMETRY_VERSION, version + 1u);
+    order();
+    put(region + TELEMETRY_BUSY, 0u);
+    put(region + TELEMETRY_FAILED, failed);
+    put(region + TELEMETRY_CLOCK, clock_low);
+    put(region + TELEMETRY_CLOCK + 1u, clock_high);
+    order();
+    version += 2u;
+    put(region + TELEMETRY_VERSION, version);
+    if ((ask || answers_all(handler)) && (marks & FLAG_SILENT) == 0u) {
+        let answer = out_first + (out & out_mask) * out_stride;
+        put(answer + SLOT_TYPE, 0u);
+        put(answer + SLOT_LENGTH, 0u);
+        put(answer + SLOT_FLAGS, FLAG_FAILED);
+        put(answer + SLOT_BUFFER, code);
+        put(answer + SLOT_ID, id_low);
+        put(answer + SLOT_CORRELATION, select(0u, id_low, ask));
+        put(answer + SLOT_CORRELATION + 1u, select(0u, id_high, ask));
+        put(answer + SLOT_CLOCK, clock_low);
+        put(answer + SLOT_CLOCK + 1u, clock_high);
+        order();
+        out += 1u;
+        put(answer, out);
+        put(region + CONTROL_OUT_TAIL, out);
+        dirty = out_mask + 1u;
+    }
+}
+
 // Serves kernels until the lease is over.
 fn lease() {
     if (word(DIRECTORY_STOP) == STOP_NOW) {
@@ -269,14 +319,33 @@ fn lease() {
             }
         }
         enter(number);
+        // The head of an answer is always the same, except where an error was the last lap's.
+        var room = true;
+        if (dirty != 0u) {
+            let next = out_first + (out & out_mask) * out_stride;
+            room = word(next) == out;
+            if (room) {
+                put(next + SLOT_TYPE, reply_type(handler));
+                put(next + SLOT_LENGTH, reply_length(handler));
+                put(next + SLOT_FLAGS, 0u);
+                put(next + SLOT_BUFFER, 0u);
+            }
+        }
         var busy = false;
         var on = false;
-        var carry = 0u;
+        var odd = false;
+        var rare = 0u;
+        var slot = 0u;
+        var marks = 0u;
+        var code = FAULT_NONE;
+        var first = false;
+        var from_link = false;
+        var id_low = 0u;
+        var id_high = 0u;
         var answer = 0u;
         var turns = 0u;
-        var room = true;
         if (links > 0u) {
-            room = links_have_room();
+            room = room && links_have_room();
         }
         let patience = select(KERNEL_POLLS, budget, kernels == 1u);
         let most = word(DIRECTORY_ENTRIES + number * ENTRY_WORDS + ENTRY_TURN);
@@ -286,27 +355,23 @@ fn lease() {
         loop {
             let high_at = high_first + (high & in_mask) * in_stride;
             let normal_at = normal_first + (normal & in_mask) * in_stride;
+            answer = out_first + (out & out_mask) * out_stride;
             var urgent = false;
             var usual = false;
             var linked = false;
-            var link_head = 0u;
+            var free = false;
             var asked = request;
             var polls = 0u;
-            // Several looks in a turn, because turns are what a lease is made of.
+            // Several looks in a turn, because turns are what a lease is made of; what is most urgent last.
             loop {
                 spent += 1u;
                 polls += 1u;
                 asked = word(region + CONTROL_REQUEST);
                 stop = word(DIRECTORY_STOP);
-                if (fed != 0u) {
-                    link_head = word(own + OWN_LINK_HEAD);
-                    linked = link_head != word(own + OWN_LINK_TAIL);
-                }
+                free = word(answer) == out;
+                linked = fed != 0u && link_head != word(own + OWN_LINK_TAIL);
                 urgent = word(high_at) == high + 1u;
                 usual = word(normal_at) == normal + 1u;
-                if (!urgent && !usual) {
-                    usual = word(normal_at) == normal + 1u;
-                }
                 if (!urgent && !usual) {
                     usual = word(normal_at) == normal + 1u;
                 }
@@ -321,130 +386,153 @@ fn lease() {
                 }
             }
             spent += MIDDLE_TURNS;
-            answer = out_first + (out & out_mask) * out_stride;
             let others = usual || linked;
-            let any = awake && (urgent || others);
-            if (asked != request || stop == STOP_NOW || !any || !room || word(answer) != out) {
+            if (asked != request || stop == STOP_NOW || !(awake && (urgent || others)) || !room || !free) {
                 break;
             }
 
             // Urgent ones first, but not for ever; then those of the host and those of other kernels in turn.
-            let first = urgent && !(others && burst >= bound);
-            let from_link = !first && linked && (!usual || turn_of != 0u);
-            var slot = normal_at;
-            if (first) {
-                slot = high_at;
-            } else if (from_link) {
+            first = urgent && !(others && burst >= bound);
+            from_link = !first && linked && (!usual || turn_of != 0u);
+            slot = select(normal_at, high_at, first);
+            if (from_link) {
                 slot = link_first + (link_head & in_mask) * in_stride;
             }
+            // What the host called it follows from where it lies.
+            let position = select(normal, high, first);
+            id_low = ((position << 1u) | select(0u, 1u, first)) + 1u;
+            id_high = (select(normal_laps, high_laps, first) << 1u) | (position >> 31u);
             order();
-            let marks = word(slot + SLOT_FLAGS);
-            let ask = (marks & FLAG_ASK) != 0u;
+            marks = word(slot + SLOT_FLAGS);
+            let sent_low = word(slot + SLOT_CLOCK);
+            let sent_high = word(slot + SLOT_CLOCK + 1u);
+            // Later than the message, and than the last one.
+            if (sent_high > clock_high) {
+                clock_low = sent_low;
+                clock_high = sent_high;
+                rare |= 8u;
+            } else if (sent_high == clock_high) {
+                clock_low = max(clock_low, sent_low);
+            }
+            if (clock_low == 0xffffffffu) {
+                clock_low = 0u;
+                clock_high += 1u;
+                rare |= 8u;
+            }
+            odd = (marks & (FLAG_VOID | FLAG_ATTACHED)) != 0u;
+            if (odd || rare != 0u) {
+                code = FAULT_NO_PAYLOAD;
+                break;
+            }
             if (LOOPS) {
                 put(region + TELEMETRY_BUSY, 1u);
             }
-            var code = FAULT_NO_PAYLOAD;
-            if ((marks & FLAG_VOID) != 0u) {
-                code = FAULT_NONE;
-            } else if ((marks & FLAG_ATTACHED) == 0u) {
-                code = serve(slot, answer + SLOT_PAYLOAD);
-            }
+            code = serve(slot, answer + SLOT_PAYLOAD);
             if (starved) {
                 break;
             }
-            busy = true;
-            turns += 1u;
-            let done = code == FAULT_NONE;
-            var answers = (ask || answers_all(handler)) && (marks & FLAG_SILENT) == 0u;
-            if ((marks & FLAG_VOID) == 0u) {
-                on = answers && !ask && links > 0u && done;
-                answers = answers && !on;
-                // Later than the message, and than the last one.
-                let sent_low = word(slot + SLOT_CLOCK);
-                let sent_high = word(slot + SLOT_CLOCK + 1u);
-                if (sent_high > clock_high || (sent_high == clock_high && sent_low > clock_low)) {
-                    clock_low = sent_low;
-                    clock_high = sent_high;
-                }
-                clock_low += 1u;
-                if (clock_low == 0u) {
-                    clock_high += 1u;
-                }
-                put(region + TELEMETRY_VERSION, version + 1u);
-                order();
-                if (LOOPS) {
-                    put(region + TELEMETRY_BUSY, 0u);
-                }
-                if (done) {
-                    handled += 1u;
-                    carry |= select(0u, 1u, handled == 0u);
-                } else {
-                    failed += 1u;
-                    carry |= select(0u, 2u, failed == 0u);
-                }
-                put(region + TELEMETRY_HANDLED, handled);
-                put(region + TELEMETRY_FAILED, failed);
-                put(region + TELEMETRY_CLOCK, clock_low);
-                put(region + TELEMETRY_CLOCK + 1u, clock_high);
-                if (answers && done) {
-                    sent += 1u;
-                    carry |= select(0u, 4u, sent == 0u);
-                }
-                put(region + TELEMETRY_SENT, sent);
-                order();
-                version += 2u;
-                put(region + TELEMETRY_VERSION, version);
-                since += 1u;
-                if (answers) {
-                    let id_low = word(slot + SLOT_ID);
-                    let id_high = word(slot + SLOT_ID + 1u);
-                    put(answer + SLOT_TYPE, select(0u, reply_type(handler), done));
-                    put(answer + SLOT_LENGTH, select(0u, reply_length(handler), done));
-                    put(answer + SLOT_FLAGS, select(FLAG_FAILED, 0u, done));
-                    put(answer + SLOT_BUFFER, code);
-                    put(answer + SLOT_ID, id_low); // of the message it answers, also if nobody asked
-                    put(answer + SLOT_ID + 1u, id_high);
-                    put(answer + SLOT_CORRELATION, select(0u, id_low, ask));
-                    put(answer + SLOT_CORRELATION + 1u, select(0u, id_high, ask));
-                    put(answer + SLOT_CLOCK, clock_low);
-                    put(answer + SLOT_CLOCK + 1u, clock_high);
-                    order();
-                    out += 1u;
-                    put(answer, out);
-                    put(region + CONTROL_OUT_TAIL, out);
-                }
+            if (code != FAULT_NONE) {
+                odd = true;
+                break;
             }
-            let now = select(0u, burst + 1u, first && others);
-            if (now != burst) {
-                burst = now;
-                put(region + CONTROL_BURST, burst);
+            let ask = (marks & FLAG_ASK) != 0u;
+            let answers = (ask || answers_all(handler)) && (marks & FLAG_SILENT) == 0u;
+            on = answers && !ask && links > 0u;
+            clock_low += 1u;
+            handled += 1u;
+            rare |= select(0u, 1u, handled == 0u);
+            put(region + TELEMETRY_VERSION, version + 1u);
+            order();
+            if (LOOPS) {
+                put(region + TELEMETRY_BUSY, 0u);
             }
-            if (first) {
-                put(slot, high + in_mask + 1u);
-                high += 1u;
-                put(region + CONTROL_HIGH_HEAD, high);
-            } else if (from_link) {
-                put(own + OWN_LINK_HEAD, link_head + 1u);
+            put(region + TELEMETRY_HANDLED, handled);
+            put(region + TELEMETRY_CLOCK, clock_low);
+            let publishes = answers && !on;
+            var dirty_after = dirty;
+            if (publishes) {
+                sent += 1u;
+                rare |= select(0u, 4u, sent == 0u);
+            }
+            put(region + TELEMETRY_SENT, sent);
+            order();
+            version += 2u;
+            put(region + TELEMETRY_VERSION, version);
+            if (publishes) {
+                put(answer + SLOT_ID, id_low); // of the message it answers, also if nobody asked
+                put(answer + SLOT_CORRELATION, select(0u, id_low, ask));
+                put(answer + SLOT_CORRELATION + 1u, select(0u, id_high, ask));
+                put(answer + SLOT_CLOCK, clock_low);
+                put(answer + SLOT_CLOCK + 1u, clock_high);
+                order();
+                out += 1u;
+                put(answer, out);
+                put(region + CONTROL_OUT_TAIL, out);
+                dirty_after = max(dirty, 1u) - 1u;
+            }
+            // The slot is free again; that of a link has no sequence, and nobody minds.
+            let next = select(position, link_head, from_link) + 1u;
+            put(slot, next + in_mask);
+            let head = select(region + CONTROL_NORMAL_HEAD, region + CONTROL_HIGH_HEAD, first);
+            put(select(head, own + OWN_LINK_HEAD, from_link), next);
+            if (from_link) {
+                link_head = next;
                 turn_of = 0u;
+            } else if (first) {
+                high = next;
             } else {
-                put(slot, normal + in_mask + 1u);
-                normal += 1u;
-                put(region + CONTROL_NORMAL_HEAD, normal);
+                normal = next;
                 turn_of = 1u;
             }
-            if (on || carry != 0u || (every != 0u && since >= every) || spent > budget || (kernels > 1u && turns >= most)) {
+            rare |= select(0u, 16u, next == 0u);
+            burst = select(0u, burst + 1u, first && others);
+            busy = true;
+            since += 1u;
+            turns += 1u;
+            let cleaning = dirty != 0u;
+            dirty = dirty_after;
+            if (on || rare != 0u || cleaning || (every != 0u && since >= every) || spent > budget
+                || (kernels > 1u && turns >= most)) {
                 break;
             }
         }
 
         // What happens rarely, or only to some kernels.
-        if (carry != 0u) {
-            for (var i = 0u; i < 3u; i++) {
-                if ((carry & (1u << i)) != 0u) {
-                    let above = region + TELEMETRY_HANDLED + 2u * i + 1u; // handled, failed and sent follow each other
-                    put(above, word(above) + 1u);
-                }
+        if (odd) {
+            end_oddly(slot, marks, code, id_low, id_high);
+            let next = select(select(normal, high, first), link_head, from_link) + 1u;
+            put(slot, next + in_mask);
+            let head = select(region + CONTROL_NORMAL_HEAD, region + CONTROL_HIGH_HEAD, first);
+            put(select(head, own + OWN_LINK_HEAD, from_link), next);
+            high = select(high, next, first);
+            normal = select(next, normal, first || from_link);
+            rare |= select(0u, 16u, next == 0u);
+            burst = 0u;
+            busy = true;
+            since += 1u;
+        }
+        if (rare != 0u) {
+            // Counts that began anew have one more above them.
+            if ((rare & 1u) != 0u) {
+                put(region + TELEMETRY_HANDLED + 1u, word(region + TELEMETRY_HANDLED + 1u) + 1u);
             }
+            if ((rare & 4u) != 0u) {
+                put(region + TELEMETRY_SENT + 1u, word(region + TELEMETRY_SENT + 1u) + 1u);
+            }
+            if ((rare & 8u) != 0u) {
+                put(region + TELEMETRY_VERSION, version + 1u);
+                order();
+                put(region + TELEMETRY_CLOCK, clock_low);
+                put(region + TELEMETRY_CLOCK + 1u, clock_high);
+                order();
+                version += 2u;
+                put(region + TELEMETRY_VERSION, version);
+            }
+            if ((rare & 16u) != 0u && !from_link) {
+                let laps = own + select(OWN_NORMAL_LAPS, OWN_HIGH_LAPS, first);
+                put(laps, word(laps) + 1u);
+            }
+            busy = true;
         }
         if (on) {
             put(region + TELEMETRY_VERSION, version + 1u);
@@ -455,8 +543,10 @@ fn lease() {
             put(region + TELEMETRY_VERSION, version);
         }
         if (busy) {
+            put(region + CONTROL_BURST, burst);
             put(own + OWN_SINCE, since);
             put(own + OWN_TURN, turn_of);
+            put(own + OWN_DIRTY, dirty);
             if (every != 0u && since >= every) {
                 checkpoint();
             }
