@@ -159,6 +159,11 @@ pub enum Residency {
 }
 
 /// How a kernel lives.
+///
+/// ```
+/// use millrace_resident::Mode;
+/// assert_ne!(Mode::Leases, Mode::Batched);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
@@ -171,6 +176,22 @@ pub enum Mode {
 }
 
 /// How a kernel lives on its device, and why in this way.
+///
+/// ```
+/// # use millrace_resident::*;
+/// # struct Nothing;
+/// # impl Handler for Nothing {
+/// #     type Message = (); type Reply = (); type State = ();
+/// #     fn state(&self) {}
+/// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+/// # }
+/// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+/// # let device = runtime.open("cpu")?;
+/// let kernel = device.launch(Nothing, LaunchOptions::default())?;
+/// assert_eq!(kernel.residency().mode, Mode::Threads);
+/// assert_eq!(kernel.residency().to_string(), "threads: the device is the processor");
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InUse {
@@ -304,7 +325,8 @@ impl LaunchOptions {
         self
     }
 
-    /// Keeps a copy of the state after every so many messages, for restarts.
+    /// Keeps a copy of the state after every so many messages, for restarts, and on a GPU for
+    /// [`crate::Resident::recover`].
     pub fn checkpoint_every(mut self, messages: u64) -> Self {
         self.checkpoint_every = Some(messages);
         self

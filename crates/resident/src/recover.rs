@@ -22,6 +22,21 @@ impl<H: Handler> Resident<H> {
     /// It needs [`LaunchOptions::checkpoint_every`](crate::LaunchOptions::checkpoint_every), because without it nobody
     /// keeps what was sent; and it is for kernels without links, because their checkpoints are not made together.
     /// Answers that nobody received before the loss are still to be received from the old handle.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # struct Nothing;
+    /// # impl Handler for Nothing {
+    /// #     type Message = (); type Reply = (); type State = ();
+    /// #     fn state(&self) {}
+    /// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// let kernel = device.launch(Nothing, LaunchOptions::default().checkpoint_every(100))?;
+    /// assert!(matches!(kernel.recover(), Err(Error::Unsupported { .. })), "the processor is not lost");
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn recover(&self) -> Result<Self> {
         self.recover_on(&self.base.device)
     }
