@@ -108,3 +108,45 @@ fn a_quick_bench_writes_the_documented_rows() {
     let name = file.0.file_name().unwrap().to_str().unwrap().to_owned() + ".";
     assert!(!parts.flatten().any(|f| f.file_name().to_string_lossy().starts_with(&name)), "nothing is left behind");
 }
+
+#[test]
+fn validate_as_json_has_the_documented_rows() {
+    let output = millrace(&["validate", "--device", "cpu", "--quick", "--json"]);
+    assert!(output.status.success(), "{}", stdout(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    for row in rows {
+        assert!(row["op"].is_string() && row["size"].is_string(), "{row}");
+        assert_eq!((&row["device"], &row["ok"]), (&Value::from("cpu"), &Value::from(true)), "{row}");
+        assert!(row["error"].as_f64().unwrap() <= row["tolerance"].as_f64().unwrap(), "{row}");
+    }
+    for op in ["add", "exp", "matmul", "softmax", "sum"] {
+        assert!(rows.iter().any(|row| row["op"].as_str().is_some_and(|name| name.contains(op))), "no row of {op}");
+    }
+    assert_eq!(millrace(&["validate", "--device", "nonsense"]).status.code(), Some(3));
+}
+
+#[test]
+fn top_shows_what_a_program_publishes_and_forgets_what_a_killed_one_left() {
+    let device = millrace::runtime().open("cpu").unwrap();
+    let kept = device.allocate(1 << 20).unwrap();
+    let publication = device.publish(&millrace::published_folder()).unwrap();
+    let left = publication.path().with_file_name("999999999-1.json");
+    std::fs::copy(publication.path(), &left).unwrap();
+    std::fs::File::open(&left).unwrap().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+
+    let listing: Value = serde_json::from_slice(&millrace(&["top", "--json"]).stdout).unwrap();
+    let ours: Vec<_> =
+        listing["contexts"].as_array().unwrap().iter().filter(|entry| entry["pid"] == std::process::id()).collect();
+    assert_eq!(ours.len(), 1, "{listing}");
+    assert_eq!((&ours[0]["device"], &ours[0]["state"]), (&Value::from("cpu"), &Value::from("healthy")));
+    assert!(ours[0]["memory_in_use"].as_u64().unwrap() >= kept.len() as u64);
+    assert!(!left.exists(), "nobody is behind it any more");
+
+    let pid = std::process::id().to_string();
+    let text = stdout(&millrace(&["top", "--once", "--interval", "0.1"]));
+    assert!(text.lines().any(|line| line.contains(&pid) && line.contains("1.0 MiB")), "{text}");
+    drop(publication);
+    let listing: Value = serde_json::from_slice(&millrace(&["top", "--json"]).stdout).unwrap();
+    assert!(!listing.to_string().contains(&format!("\"pid\":{pid}")), "{listing}");
+}
