@@ -19,7 +19,7 @@ use crate::{
     counts::Tally,
     events::Event,
     marker::Marker,
-    road::Drive,
+    road::{BRIEF, Drive},
     ticket::Ticket,
     timer::Timer,
 };
@@ -474,7 +474,7 @@ impl Stream {
         let core = &inner.context.core;
         let Drive::Direct(device) = &core.drive else { return Err(command) };
         // Whoever lifts `pending` from zero has the right to drive.
-        if !command.is_brief()
+        if !command.is_within(&BRIEF)
             || core.ready.has_before(inner.priority)
             || inner.pending.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_err()
         {

@@ -11,7 +11,7 @@ const TOUCHED: f64 = 0.04;
 /// Slabs are a multiple of this many rows or columns: what the inner loops work on.
 const UNIT: usize = 64;
 /// Rows or columns from which on a slab is large: packing the other factor once more is nothing beside it.
-const LARGE: usize = 256;
+const LARGE: usize = 128;
 
 /// A matrix multiplication that replaces the output, or that adds to it.
 pub(crate) fn kernel(adds: bool) -> CpuKernel {
