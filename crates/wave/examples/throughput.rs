@@ -12,7 +12,10 @@ use millrace_wave::{Boundary, Engine, PerStep, Reference, Scene};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Times of rounds of calls that take about a fifth of a second each.
+/// How long the calls of a round take together, roughly.
+const ROUND: Duration = Duration::from_millis(200);
+
+/// One that is measured, with its best round so far.
 struct Side<'a> {
     call: Box<dyn FnMut(u64) -> Outcome<()> + 'a>,
     calls: u64,
@@ -21,12 +24,17 @@ struct Side<'a> {
 
 impl<'a> Side<'a> {
     fn new(mut call: impl FnMut(u64) -> Outcome<()> + 'a) -> Outcome<Self> {
-        let (mut calls, start) = (0, Instant::now());
-        while calls < 2 || start.elapsed() < Duration::from_millis(100) {
-            call(1)?;
-            calls += 1;
+        let mut calls = 1;
+        loop {
+            let start = Instant::now();
+            call(calls)?;
+            let share = ROUND.as_secs_f64() / start.elapsed().as_secs_f64();
+            if share < 1.5 {
+                break;
+            }
+            calls = (calls as f64 * share.min(8.0)).ceil() as u64;
         }
-        Ok(Self { call: Box::new(call), calls: 2 * calls, best: f64::INFINITY })
+        Ok(Self { call: Box::new(call), calls, best: f64::INFINITY })
     }
 
     fn round(&mut self) -> Outcome<()> {

@@ -76,7 +76,8 @@ pub trait Engine: Send {
 /// ½ Σ cells (p − p⁻)² + ½ λ² Σ neighbours (p − q)·(p⁻ − q⁻)
 /// ```
 ///
-/// over all open cells and all pairs of open neighbours. It is what the leapfrog method keeps exactly where nothing is
+/// over all open cells and all pairs of open neighbours; of cells that an absorbing wall goes through, only the share that
+/// is in the room counts. It is what the leapfrog method keeps exactly where nothing is
 /// absorbed or added: the first part is the energy of motion, the second that of compression, halfway between the two
 /// times. It is never negative in a stable room, and with absorbing walls it never grows.
 ///
@@ -102,11 +103,14 @@ pub fn energy(room: &Room, state: &State) -> Result<f64> {
                     continue;
                 }
                 let (now, before) = (f64::from(state.now[at]), f64::from(state.before[at]));
-                motion += (now - before) * (now - before);
+                let shares = [0, 1, 2].map(|axis| room.share([x, y, z], axis));
+                motion += shares[0] * shares[1] * shares[2] * (now - before) * (now - before);
                 for (axis, cell) in [x, y, z].into_iter().enumerate() {
                     let next = at + strides[axis];
                     if cell + 1 < size[axis] && !solid[next] {
-                        compression += (f64::from(state.now[next]) - now) * (f64::from(state.before[next]) - before);
+                        let face = shares[(axis + 1) % 3] * shares[(axis + 2) % 3];
+                        let differences = (f64::from(state.now[next]) - now) * (f64::from(state.before[next]) - before);
+                        compression += face * differences;
                     }
                 }
             }

@@ -23,7 +23,7 @@ pub enum Error {
     /// A side or the whole is larger than what any engine can do.
     #[error(
         "a room of {} × {} × {} cells is too large: at most {} cells on a side, and {} in all with \
-         a margin of one cell around them",
+         the margin around them",
         .0[0], .0[1], .0[2], crate::MAX_SIDE, crate::MAX_CELLS
     )]
     TooLarge([u32; 3]),

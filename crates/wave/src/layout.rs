@@ -28,12 +28,20 @@ pub(crate) struct Layout {
     pub(crate) pitch: usize,
     /// Words from plane to plane.
     pub(crate) plane: usize,
+    /// Words of the margin before the first cell of a row. The margin after the last is the next row's.
+    pub(crate) lead: usize,
 }
+
+/// Words of the widest vectors, and of a cache line.
+const LINE: usize = 16;
 
 impl Layout {
     pub(crate) fn of(size: [u32; 3]) -> Self {
-        let pitch = size[0] as usize + 2;
-        Self { size, pitch, plane: pitch.saturating_mul(size[1] as usize + 2) }
+        let nx = size[0] as usize;
+        // Rows that are long enough for it begin with a cache line: loads that cross two take twice as long.
+        let lead = if nx < 2 * LINE { 1 } else { LINE };
+        let pitch = nx.next_multiple_of(lead) + lead;
+        Self { size, pitch, plane: pitch.saturating_mul(size[1] as usize + 2), lead }
     }
 
     /// Words of a field.
@@ -43,7 +51,7 @@ impl Layout {
 
     /// The number of a cell.
     pub(crate) fn at(&self, [x, y, z]: Cell) -> usize {
-        (z as usize + 1) * self.plane + (y as usize + 1) * self.pitch + x as usize + 1
+        (z as usize + 1) * self.plane + (y as usize + 1) * self.pitch + self.lead + x as usize
     }
 
     /// Where rows without margins begin in fields with them, in the order of [`place`].
@@ -74,17 +82,10 @@ impl Layout {
             return SOLID;
         }
         let (mut open, mut walls) = (0, 0);
-        for axis in 0..3 {
-            for there in [cell[axis].checked_sub(1), cell[axis].checked_add(1)] {
-                match there.filter(|&at| at < self.size[axis]) {
-                    None => walls += 1,
-                    Some(at) => {
-                        let mut neighbour = cell;
-                        neighbour[axis] = at;
-                        open += u8::from(!room.is_solid(neighbour));
-                    }
-                }
-            }
+        for (axis, up) in [(0, false), (0, true), (1, false), (1, true), (2, false), (2, true)] {
+            let beyond = room.beyond(cell, axis, up);
+            walls += u8::from(beyond.wall);
+            open += u8::from(beyond.neighbour.is_some_and(|neighbour| !room.is_solid(neighbour)));
         }
         open | walls << WALLS
     }
@@ -143,9 +144,32 @@ mod tests {
         let layout = Layout::of([3, 4, 2]);
         let field: Vec<f32> = (0..24).map(|n| n as f32).collect();
         let wide = layout.widen(&field);
-        assert_eq!(wide.len(), 5 * 6 * 4);
+        assert_eq!(wide.len(), 4 * 6 * 4);
         assert_eq!(wide[layout.at([2, 3, 1])], 23.0);
         assert_eq!(layout.narrow(&wide, layout.rows(), 0), field);
+    }
+
+    #[test]
+    fn every_cell_is_surrounded_and_long_rows_begin_with_a_cache_line() {
+        for size in [[1, 1, 1], [3, 4, 2], [31, 2, 3], [32, 2, 3], [37, 5, 1], [48, 1, 2]] {
+            let layout = Layout::of(size);
+            let mut cells: Vec<usize> = layout.rows().flat_map(|at| at..at + size[0] as usize).collect();
+            cells.sort_unstable();
+            cells.dedup();
+            assert_eq!(cells.len() as u32, size.iter().product());
+            let [nx, ny, nz] = size.map(|n| n - 1);
+            let is_cell = |at: usize| cells.binary_search(&at).is_ok();
+            for y in 0..=ny {
+                for z in 0..=nz {
+                    assert!(!is_cell(layout.at([0, y, z]) - 1) && !is_cell(layout.at([nx, y, z]) + 1));
+                    assert!(nx < 31 || layout.at([0, y, z]).is_multiple_of(16));
+                }
+            }
+            let (first, last) = (layout.at([0, 0, 0]), layout.at([nx, ny, nz]));
+            assert!(first >= layout.plane && last + layout.plane < layout.words());
+            assert!(!is_cell(first - layout.pitch) && !is_cell(last + layout.pitch));
+            assert!(!is_cell(first - layout.plane) && !is_cell(last + layout.plane));
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The plain engine: the formula, cell by cell. What the others are checked against.
 
-use crate::{Cell, Engine, Result, Room, State, layout::place, room::reserve};
+use crate::{Boundary, Cell, Engine, Result, Room, State, layout::place, room::reserve};
 
 /// Nested loops over a vector, on one thread.
 ///
@@ -30,6 +30,8 @@ impl Reference {
     fn step_once(&mut self) {
         let (size, solid) = (self.room.size(), self.room.solid());
         let (courant_squared, absorption) = (self.room.courant_squared(), self.room.absorption());
+        let absorbs = self.room.boundary() == Boundary::Absorbing;
+        let strides = [1, size[0] as usize, size[0] as usize * size[1] as usize];
         let State { now, before } = &mut self.state;
         for z in 0..size[2] {
             for y in 0..size[1] {
@@ -39,25 +41,27 @@ impl Reference {
                         continue;
                     }
                     let (mut open, mut walls) = (0, 0);
-                    // The pressure on the other side of a face; none beyond the room and in obstacles.
-                    let mut beyond = |axis: usize, step: i64| {
-                        let mut cell = [x, y, z];
-                        let there = i64::from(cell[axis]) + step;
-                        if there < 0 || there >= i64::from(size[axis]) {
+                    // The pressure on the other side of a face; none beyond rigid walls and in obstacles.
+                    let mut beyond = |axis: usize, up: bool| {
+                        let mut up = up;
+                        if [x, y, z][axis] == (if up { size[axis] - 1 } else { 0 }) {
                             walls += 1;
-                            return 0.0;
+                            // Behind an absorbing wall is what is before it.
+                            up = !up;
+                            if !absorbs || size[axis] == 1 {
+                                return 0.0;
+                            }
                         }
-                        cell[axis] = there as u32;
-                        let neighbour = place(size, cell);
+                        let neighbour = if up { at + strides[axis] } else { at - strides[axis] };
                         if solid[neighbour] {
                             return 0.0;
                         }
                         open += 1;
                         now[neighbour]
                     };
-                    let along_x = beyond(0, -1) + beyond(0, 1);
-                    let along_y = beyond(1, -1) + beyond(1, 1);
-                    let along_z = beyond(2, -1) + beyond(2, 1);
+                    let along_x = beyond(0, false) + beyond(0, true);
+                    let along_y = beyond(1, false) + beyond(1, true);
+                    let along_z = beyond(2, false) + beyond(2, true);
                     let sum = along_x + along_y + along_z;
                     let laplacian = sum - open as f32 * now[at];
                     let w = absorption * walls as f32;

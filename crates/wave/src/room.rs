@@ -10,8 +10,8 @@ pub type Cell = [u32; 3];
 
 /// The most cells on a side: what a launch can have groups in a direction.
 pub const MAX_SIDE: u32 = 65_535;
-/// The most cells in all, counted with a margin of one cell around the room, which the kernels have: their bytes are
-/// counted in 32 bits.
+/// The most cells in all, counted with the margin around the room that the kernels have: their bytes are counted in 32
+/// bits.
 pub const MAX_CELLS: usize = 1 << 30;
 /// The most cells that sound may go in a step: 1/√3.
 pub(crate) const LARGEST_COURANT: f64 = 0.577_350_269_189_625_8;
@@ -22,7 +22,7 @@ pub enum Boundary {
     /// Rigid walls: everything comes back.
     #[default]
     Reflecting,
-    /// Walls of the air's own impedance: what hits them head-on does not come back.
+    /// Walls of the air's own impedance, in the middle of the outermost cells: what hits them head-on does not come back.
     Absorbing,
 }
 
@@ -181,6 +181,14 @@ pub(crate) fn reserve<T: Default + Clone>(n: usize) -> Result<Vec<T>> {
     Ok(all)
 }
 
+/// What is beyond a face of a cell.
+pub(crate) struct Beyond {
+    /// The cell whose pressure is there; it may be an obstacle.
+    pub(crate) neighbour: Option<Cell>,
+    /// Whether the face is on a wall of the room.
+    pub(crate) wall: bool,
+}
+
 /// A room that was checked, as it is now.
 #[derive(Debug, Clone)]
 pub struct Room {
@@ -239,12 +247,36 @@ impl Room {
         (self.courant * self.courant) as f32
     }
 
-    /// λ/2 if the walls absorb, zero if not.
+    /// λ if the walls absorb, zero if not.
     pub(crate) fn absorption(&self) -> f32 {
         match self.boundary {
             Boundary::Reflecting => 0.0,
-            Boundary::Absorbing => (0.5 * self.courant) as f32,
+            Boundary::Absorbing => self.courant as f32,
         }
+    }
+
+    /// The cell beyond a face of another; none where the room ends. Absorbing walls are in the middle of the outermost
+    /// cells, and what is before them is also behind them.
+    pub(crate) fn beyond(&self, cell: Cell, axis: usize, up: bool) -> Beyond {
+        let inside = |there: Option<u32>| {
+            let at = there.filter(|&at| at < self.size[axis])?;
+            let mut neighbour = cell;
+            neighbour[axis] = at;
+            Some(neighbour)
+        };
+        let (below, above) = (inside(cell[axis].checked_sub(1)), inside(cell[axis].checked_add(1)));
+        let (there, back) = if up { (above, below) } else { (below, above) };
+        match (there, self.boundary) {
+            (Some(neighbour), _) => Beyond { neighbour: Some(neighbour), wall: false },
+            (None, Boundary::Reflecting) => Beyond { neighbour: None, wall: true },
+            (None, Boundary::Absorbing) => Beyond { neighbour: back, wall: true },
+        }
+    }
+
+    /// How much of a cell is in the room along an axis: half of it where an absorbing wall goes through its middle.
+    pub(crate) fn share(&self, cell: Cell, axis: usize) -> f64 {
+        let at_end = cell[axis] == 0 || cell[axis] + 1 == self.size[axis];
+        if self.boundary == Boundary::Absorbing && self.size[axis] > 1 && at_end { 0.5 } else { 1.0 }
     }
 
     /// What the result of step `n` differs by, and where.

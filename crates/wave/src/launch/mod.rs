@@ -25,6 +25,7 @@ struct Step {
     size: [u32; 3],
     pitch: u32,
     plane: u32,
+    lead: u32,
     courant_squared: f32,
     absorption: f32,
     /// How many of the following are used.
@@ -105,6 +106,7 @@ impl PerStep {
             size: layout.size,
             pitch: layout.pitch as u32,
             plane: layout.plane as u32,
+            lead: layout.lead as u32,
             courant_squared: room.courant_squared(),
             absorption: room.absorption(),
             ..Step::zeroed()
