@@ -118,6 +118,6 @@ impl Error {
 
 impl From<Box<millrace::Rejected>> for Error {
     fn from(rejected: Box<millrace::Rejected>) -> Self {
-        Self::Device((*rejected).error)
+        Self::Device(rejected.error)
     }
 }

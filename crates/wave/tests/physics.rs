@@ -172,7 +172,8 @@ fn a_plane_wave_that_hits_an_absorbing_wall_head_on_is_gone() {
     assert!(largest(&mut engine) > 0.95, "it is on its way");
     engine.step(50).unwrap();
     let left = largest(&mut engine);
-    assert!(left < 5e-3, "{left} came back");
+    // Of a wave with k·h on this grid (k·h)²·(1 − λ²)/16 comes back, and this pulse's k·h is about 0.4.
+    assert!(left < 1e-2, "{left} came back");
 }
 
 #[test]

@@ -198,8 +198,8 @@ impl Row<'_> {
             out[done..done + BLOCK].copy_from_slice(&result);
             done += BLOCK;
         }
-        for at in done..n {
-            out[at] = self.one(at, out[at]);
+        for (at, out) in out.iter_mut().enumerate().skip(done) {
+            *out = self.one(at, *out);
         }
         (out[n - 1], out[0]) = (last, first);
     }
