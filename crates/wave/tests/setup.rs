@@ -43,7 +43,7 @@ fn sources_are_checked() {
     assert_eq!(with(Source::impulse([1, 1, 1], 1.0)), "the source at (1, 1, 1) is inside an obstacle");
     assert!(with(Source::impulse([0; 3], f32::INFINITY)).contains("amplitude"));
     assert!(with(Source::sine([0; 3], 1.0, -3.0)).contains("frequency"));
-    assert!(with(Source::ricker([0; 3], 1.0, 20_000.0)).contains("1.71 cells long"));
+    assert!(with(Source::ricker([0; 3], 1.0, 17_500.0)).contains("1.96 cells long"));
     let many = (0..9).fold(Setup::new([9; 3]), |setup, n| setup.source(Source::impulse([n; 3], 1.0)));
     assert_eq!(refused(many), "9 sources are more than 8");
 }
