@@ -21,8 +21,10 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the steps may take that are asked for at once: as late a stop may be noticed.
 const CHUNK: Duration = Duration::from_millis(100);
-/// Cells of the tone's and of the pulse's wave.
-const WAVELENGTH: f64 = 8.0;
+/// Cells of a tone's wave,
+const TONE: f64 = 8.0;
+/// and of a pulse's, whose shorter parts would be left behind on a coarser grid.
+const PULSE: f64 = 12.0;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -138,8 +140,8 @@ impl Options {
     fn room(&self) -> Result<Room, Failure> {
         let signal = match self.source {
             Sound::Impulse => Signal::Impulse,
-            Sound::Sine => Scene::tone(WAVELENGTH),
-            Sound::Ricker => Scene::pulse(WAVELENGTH),
+            Sound::Sine => Scene::tone(TONE),
+            Sound::Ricker => Scene::pulse(PULSE),
         };
         let scene = match self.scene {
             Content::Empty => Scene::Empty,
