@@ -70,7 +70,7 @@ pub(crate) fn bench(group: Group, filter: &str, quick: bool, json: Option<&Path>
     print(&report);
     if let (Some(out), Some(path)) = (out, json) {
         let text = report.to_json().map_err(|error| Failure::Failed(error.to_string()))?;
-        out.finish(&text).map_err(|error| cannot_write(path, &error))?;
+        out.finish(text.as_bytes()).map_err(|error| cannot_write(path, &error))?;
         println!("{} rows written to {}", report.rows.len(), path.display());
     }
     match report.rows.iter().filter(|row| row.is_error()).count() {
@@ -135,19 +135,19 @@ fn value(n: f64, row: &Row) -> String {
     }
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+pub(crate) fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
     Failure::Failed(format!("cannot write {}: {error}", path.display()))
 }
 
 /// A file that appears whole or not at all.
-struct NewFile {
+pub(crate) struct NewFile {
     file: std::fs::File,
     unfinished: std::path::PathBuf,
     path: std::path::PathBuf,
 }
 
 impl NewFile {
-    fn create(path: &Path) -> std::io::Result<Self> {
+    pub(crate) fn create(path: &Path) -> std::io::Result<Self> {
         let name = path.file_name().ok_or_else(|| std::io::Error::other("that is not a file's name"))?;
         let mut unfinished = name.to_owned();
         unfinished.push(format!(".{}.part", std::process::id()));
@@ -155,8 +155,8 @@ impl NewFile {
         Ok(Self { file: std::fs::File::create(&unfinished)?, unfinished, path: path.to_owned() })
     }
 
-    fn finish(mut self, text: &str) -> std::io::Result<()> {
-        self.file.write_all(text.as_bytes())?;
+    pub(crate) fn finish(mut self, content: &[u8]) -> std::io::Result<()> {
+        self.file.write_all(content)?;
         self.file.sync_all()?;
         std::fs::rename(&self.unfinished, &self.path)
     }

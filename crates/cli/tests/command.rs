@@ -150,3 +150,81 @@ fn top_shows_what_a_program_publishes_and_forgets_what_a_killed_one_left() {
     let listing: Value = serde_json::from_slice(&millrace(&["top", "--json"]).stdout).unwrap();
     assert!(!listing.to_string().contains(&format!("\"pid\":{pid}")), "{listing}");
 }
+
+/// Runs `millrace wave` with a small room.
+fn wave(arguments: &[&str]) -> Output {
+    millrace(&[&["wave", "--headless", "--size", "24", "--steps", "30"], arguments].concat())
+}
+
+#[test]
+fn a_wave_run_writes_a_picture_and_says_how_fast_it_was() {
+    let file = Scratch::new("wave.png");
+    let output = wave(&["--png", file.0.to_str().unwrap()]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{text}");
+    for part in ["24 × 24 × 24", "launch on cpu", "30 in", "cells per second", "energy"] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    assert!(output.stderr.is_empty(), "no progress bar for a brief run");
+    let picture = std::fs::read(&file.0).unwrap();
+    assert!(picture.starts_with(b"\x89PNG\r\n\x1a\n") && picture.len() > 500);
+    let size = |at: usize| u32::from_be_bytes(picture[at..at + 4].try_into().unwrap());
+    assert_eq!((size(16), size(20)), (528, 528), "small rooms are shown large");
+}
+
+#[test]
+fn engines_and_devices_give_a_wave_the_same_energy() {
+    let energy = |arguments: &[&str]| {
+        let output = wave(&[arguments, &["--json"]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["size"], &report["steps"]), (&serde_json::json!([24, 24, 24]), &serde_json::json!(30)));
+        assert!(report["cells_per_second"].as_f64().unwrap() > 0.0);
+        report["energy"].as_f64().unwrap()
+    };
+    let reference = energy(&["--engine", "reference"]);
+    assert!(reference > 0.0);
+    assert_eq!(energy(&["--engine", "launch", "--device", "cpu"]), reference);
+    assert_ne!(energy(&["--boundary", "reflecting"]), reference);
+    assert_ne!(energy(&["--scene", "ball"]), reference);
+    assert_ne!(energy(&["--source", "ricker"]), reference);
+    if millrace::runtime().open("gpu").is_ok() {
+        assert!((energy(&["--device", "gpu"]) / reference - 1.0).abs() < 1e-4);
+    }
+}
+
+#[test]
+fn a_wave_run_that_cannot_be_says_why() {
+    let refused = |arguments: &[&str], code: i32, part: &str| {
+        let output = millrace(&[&["wave"], arguments].concat());
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    };
+    refused(&["--size", "0"], 2, "--size");
+    refused(&["--size", "70000"], 2, "too large");
+    refused(&["--steps", "0"], 2, "--steps");
+    refused(&["--engine", "magic"], 2, "magic");
+    refused(&["--engine", "reference", "--device", "cpu"], 2, "no device");
+    refused(&["--device", "nonsense"], 3, "nonsense");
+    refused(&["--png", "/nonexistent/wave.png"], 4, "/nonexistent/wave.png");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_wave_run_that_is_interrupted_ends_soon_and_leaves_nothing() {
+    let file = Scratch::new("stopped.png");
+    let arguments = ["wave", "--size", "32", "--steps", "1000000000", "--png", file.0.to_str().unwrap()];
+    let mut run = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    let run = run.args(arguments).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let killed = Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let start = std::time::Instant::now();
+    let output = run.wait_with_output().unwrap();
+    assert!(start.elapsed().as_secs() < 10);
+    assert_eq!(output.status.code(), Some(130));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("stopped after") && text.contains("of 1000000000 steps"), "{text}");
+    assert!(!file.0.exists());
+}
