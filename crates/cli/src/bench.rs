@@ -61,16 +61,20 @@ pub(crate) fn bench(group: Group, filter: &str, quick: bool, json: Option<&Path>
     if !known.iter().any(|name| name.contains(filter)) {
         return Err(Failure::Failed(format!("nothing is called like {filter:?}; there is {}", known.join(", "))));
     }
-    // Whether the file can be written is better known before the minutes than after.
-    let out = json.map(|path| NewFile::create(path).map_err(|error| cannot_write(path, &error))).transpose()?;
+    if let Some(path) = json {
+        // Whether the file can be written is better known before the minutes than after. It is not kept open: Ctrl-C would
+        // leave it behind.
+        drop(NewFile::create(path).map_err(|error| cannot_write(path, &error))?);
+    }
     if let Group::Gpu = group {
         drop(millrace::runtime().open("gpu")?); // better known now, with its own exit code
     }
     let report = run(group, filter, quick);
     print(&report);
-    if let (Some(out), Some(path)) = (out, json) {
+    if let Some(path) = json {
         let text = report.to_json().map_err(|error| Failure::Failed(error.to_string()))?;
-        out.finish(text.as_bytes()).map_err(|error| cannot_write(path, &error))?;
+        let written = NewFile::create(path).and_then(|file| file.finish(text.as_bytes()));
+        written.map_err(|error| cannot_write(path, &error))?;
         println!("{} rows written to {}", report.rows.len(), path.display());
     }
     match report.rows.iter().filter(|row| row.is_error()).count() {
