@@ -1,6 +1,7 @@
 //! A device context: what its handles share, its threads, and how it ends.
 
 use std::{
+    any::Any,
     sync::{
         Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -34,6 +35,8 @@ static NEXT_CONTEXT: AtomicU64 = AtomicU64::new(1);
 pub(crate) struct Context {
     pub(crate) core: Arc<Core>,
     pub(crate) next_stream: AtomicU64,
+    /// What other crates keep for this context.
+    pub(crate) attachments: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
     /// Kept while the environment asks for it.
     publication: Option<Publication>,
     workers: Arc<Workers>,
@@ -83,7 +86,13 @@ impl Context {
             started.inspect_err(|error| tracing::warn!(%error, "the device is not published")).ok()
         };
         let publication = asked.then(|| publish(&core)).flatten();
-        let context = Arc::new(Self { core, next_stream: AtomicU64::new(0), publication, workers: Arc::default() });
+        let context = Arc::new(Self {
+            core,
+            next_stream: AtomicU64::new(0),
+            attachments: Mutex::default(),
+            publication,
+            workers: Arc::default(),
+        });
         for n in 0..workers {
             context.start_worker(n)?; // on an error, dropping the context ends those that run
         }

@@ -1,8 +1,9 @@
 //! Devices: how they are opened, and the handle that programs hold.
 
 use std::{
+    any::Any,
     fmt,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -285,6 +286,31 @@ impl Device {
         core.kernels.get(core.info.kind, spec, || {
             let code = core.backend.compile(spec)?;
             Ok(Kernel::new(core.id, spec.clone(), code, core.launches.clone()))
+        })
+    }
+
+    /// How long a wait without a deadline of its own lasts while nothing moves.
+    pub fn timeout(&self) -> Duration {
+        self.context.core.options.timeout
+    }
+
+    /// What another crate keeps for this context: one value of each type, made when it is first asked for and dropped
+    /// with the context.
+    ///
+    /// ```
+    /// let device = millrace::runtime().open("cpu")?;
+    /// let notes = device.attachment::<std::sync::Mutex<Vec<u32>>>();
+    /// notes.lock().unwrap().push(7);
+    /// assert_eq!(*device.clone().attachment::<std::sync::Mutex<Vec<u32>>>().lock().unwrap(), [7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn attachment<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        let mut attachments = self.context.attachments.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = attachments.iter().find_map(|kept| kept.clone().downcast().ok());
+        found.unwrap_or_else(|| {
+            let new = Arc::new(T::default());
+            attachments.push(new.clone());
+            new
         })
     }
 

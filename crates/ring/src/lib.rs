@@ -17,6 +17,7 @@
 //!
 //! Every algorithm has a file of its own, which names its origin, and a loom model in `tests/loom`.
 
+mod bell;
 mod drops;
 mod error;
 mod fence;
@@ -30,6 +31,7 @@ pub mod spsc;
 mod sync;
 mod wait;
 
+pub use bell::{Bell, Seat, prefetch_to_write, sleep_until};
 pub use error::{
     CapacityError, MAX_CAPACITY, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError,
 };

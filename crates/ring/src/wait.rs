@@ -18,9 +18,9 @@ use crate::{
 /// Nobody sleeps.
 const NONE: usize = 0;
 /// Only threads sleep. They look again by themselves after a while, so a wake-up may be held back to serve many.
-const PATIENT: usize = 1;
+pub(crate) const PATIENT: usize = 1;
 /// A task sleeps. It has no clock: the next wake-up is the only one it gets.
-const EAGER: usize = 2;
+pub(crate) const EAGER: usize = 2;
 
 /// Those who sleep until an end of a ring moves.
 ///
@@ -42,7 +42,7 @@ struct Sleepers {
 }
 
 /// A sleeper's place in a [`WaitSet`].
-type Key = Option<u64>;
+pub(crate) type Key = Option<u64>;
 
 impl WaitSet {
     pub(crate) fn new() -> Self {
@@ -56,7 +56,7 @@ impl WaitSet {
     }
 
     /// Announces a sleeper, or replaces its waker. The caller must look at the ring once more before it sleeps.
-    fn register(&self, key: &mut Key, waker: &Waker, level: usize) {
+    pub(crate) fn register(&self, key: &mut Key, waker: &Waker, level: usize) {
         let mut sleepers = lock(&self.sleepers);
         let place = key.and_then(|key| sleepers.wakers.iter().position(|(k, _)| *k == key));
         match place {
@@ -75,7 +75,7 @@ impl WaitSet {
     }
 
     /// Takes a sleeper's place back; false if it was woken before.
-    fn unregister(&self, key: &mut Key) -> bool {
+    pub(crate) fn unregister(&self, key: &mut Key) -> bool {
         let Some(key) = key.take() else { return true };
         let mut sleepers = lock(&self.sleepers);
         let before = sleepers.wakers.len();
@@ -264,7 +264,7 @@ fn room_for_many(waiting: usize, capacity: usize, received: usize) -> bool {
 }
 
 /// In case the receiver stops half way, a sender that sleeps looks by itself, after this long and then ever more rarely.
-const FIRST_ROUND: Duration = Duration::from_millis(5);
+pub(crate) const FIRST_ROUND: Duration = Duration::from_millis(5);
 /// A sender that slept longer than this polls less the next time.
 const LONG: Duration = Duration::from_micros(200);
 const LONGEST_ROUND: Duration = Duration::from_millis(100);

@@ -1,0 +1,394 @@
+//! Messages of any size: archives, made by `rkyv`, always validated before they are read.
+//!
+//! An archive is built in the slot, if it fits, and read there. One that does not fit moves to memory beside the ring
+//! while it is being built, and only its handle travels.
+
+use std::{marker::PhantomData, ops::Deref, sync::Arc, time::Instant};
+
+use millrace_core::Device;
+use rkyv::{
+    Portable, Serialize,
+    api::high::{HighSerializer, HighValidator, access, to_bytes_in},
+    bytecheck::CheckBytes,
+    rancor,
+    ser::{
+        allocator::ArenaHandle,
+        writer::{Positional, Writer},
+    },
+    util::AlignedVec,
+};
+
+use crate::{
+    Command, Error, LaunchOptions, Message, Region, Result, Scope, Status, Telemetry,
+    engine::Plan,
+    handler::{Behaviour, Emission, Outbox, check_kind, scope},
+    layout::{RegionLayout, flags},
+    port::{Attachment, Head, Header, Place, on_bell},
+    resident::{Asked, Base, failure, lifecycle, look_for_any, restored},
+    slots::Refusal,
+};
+
+/// What can be archived: everything that derives `rkyv`'s `Archive` and `Serialize`.
+///
+/// ```
+/// use millrace_resident::{Archivable, rkyv};
+/// #[derive(rkyv::Archive, rkyv::Serialize)]
+/// # #[rkyv(crate = millrace_resident::rkyv)]
+/// struct Document { name: String, values: Vec<f32> }
+/// fn is_archivable<T: Archivable>() {}
+/// is_archivable::<Document>();
+/// ```
+pub trait Archivable:
+    rkyv::Archive<Archived: Portable + Sync + for<'a> CheckBytes<HighValidator<'a, rancor::Error>>>
+    + for<'a> Serialize<HighSerializer<Target, ArenaHandle<'a>, rancor::Error>>
+    + Send
+    + 'static
+{
+}
+
+impl<T> Archivable for T where
+    T: rkyv::Archive<Archived: Portable + Sync + for<'a> CheckBytes<HighValidator<'a, rancor::Error>>>
+        + for<'a> Serialize<HighSerializer<Target, ArenaHandle<'a>, rancor::Error>>
+        + Send
+        + 'static
+{
+}
+
+/// Where an archive is written: into a slot, or beside it once it is too large.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct Target {
+    place: Place,
+    written: usize,
+    beside: Option<AlignedVec>,
+}
+
+impl Target {
+    fn new(place: Place) -> Self {
+        Self { place, written: 0, beside: None }
+    }
+
+    /// Bytes in the slot, and what is beside it.
+    fn finish(self) -> (usize, Option<Attachment>) {
+        match self.beside {
+            Some(bytes) => (0, Some(Attachment::Archive(Arc::new(bytes)))),
+            None => (self.written, None),
+        }
+    }
+}
+
+impl Positional for Target {
+    #[inline]
+    fn pos(&self) -> usize {
+        self.beside.as_ref().map_or(self.written, AlignedVec::len)
+    }
+}
+
+impl<E> Writer<E> for Target {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> Result<(), E> {
+        if let Some(beside) = &mut self.beside {
+            beside.extend_from_slice(bytes);
+        } else if bytes.len() <= self.place.room - self.written {
+            // SAFETY: whoever made the target owns the place, and there is room.
+            unsafe {
+                let to = self.place.start.add(self.written);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            }
+            self.written += bytes.len();
+        } else {
+            let mut beside = AlignedVec::with_capacity((self.written + bytes.len()).next_power_of_two());
+            // SAFETY: that much of the place was written above.
+            beside.extend_from_slice(unsafe { std::slice::from_raw_parts(self.place.start, self.written) });
+            beside.extend_from_slice(bytes);
+            self.beside = Some(beside);
+        }
+        Ok(())
+    }
+}
+
+/// No memory at all: everything goes beside.
+const NOWHERE: Place = Place { start: std::ptr::NonNull::dangling().as_ptr(), room: 0 };
+
+fn corrupt(error: &rancor::Error) -> Error {
+    Error::Corrupt(error.to_string().into())
+}
+
+/// Tells types of archives apart.
+fn kind_of<T>() -> u32 {
+    crate::layout::type_id(std::any::type_name::<T>(), &[])
+}
+
+/// Whether the bytes are an archive of the type: every byte that matters is looked at.
+#[inline]
+fn checked<T: Archivable>(bytes: &[u8]) -> Result<&T::Archived> {
+    access::<T::Archived, rancor::Error>(bytes).map_err(|error| corrupt(&error))
+}
+
+/// An archive that was received: validated, and read where it is.
+///
+/// ```
+/// use millrace_resident::Archive;
+/// let archive = Archive::new(&vec![1u32, 2, 3])?;
+/// assert_eq!(archive[1], 2);
+/// assert!(Archive::<Vec<u32>>::from_bytes(&archive.bytes()[1..]).is_err());
+/// # Ok::<(), millrace_resident::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Archive<T> {
+    /// Was validated.
+    bytes: Arc<AlignedVec>,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: Archivable> Archive<T> {
+    /// Archives a value.
+    pub fn new(value: &T) -> Result<Self> {
+        let target = to_bytes_in::<_, rancor::Error>(value, Target::new(NOWHERE)).map_err(|error| corrupt(&error))?;
+        Ok(Self { bytes: Arc::new(target.beside.unwrap_or_default()), of: PhantomData })
+    }
+
+    /// An archive from bytes, which are copied and validated.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let mut copy = AlignedVec::with_capacity(bytes.len());
+        copy.extend_from_slice(bytes);
+        Self::adopt(Arc::new(copy))
+    }
+
+    fn adopt(bytes: Arc<AlignedVec>) -> Result<Self> {
+        checked::<T>(&bytes)?;
+        Ok(Self { bytes, of: PhantomData })
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<T: Archivable> Deref for Archive<T> {
+    type Target = T::Archived;
+
+    #[inline]
+    fn deref(&self) -> &T::Archived {
+        // SAFETY: the bytes were validated, or written by `rkyv`, and nobody changes them.
+        unsafe { rkyv::access_unchecked(&self.bytes) }
+    }
+}
+
+/// A kernel whose messages and answers are archives: they may hold vectors, strings, maps. Runs on the CPU.
+///
+/// ```
+/// use millrace_resident::{ArchivedHandler, Launch, LaunchOptions, Scope, rkyv};
+///
+/// struct Sort;
+///
+/// impl ArchivedHandler for Sort {
+///     type Message = Vec<u32>;
+///     type Reply = Vec<u32>;
+///     type State = ();
+///     fn state(&self) {}
+///     fn handle(&mut self, _: &mut (), list: &rkyv::vec::ArchivedVec<rkyv::rend::u32_le>, _: &mut Scope<'_, Vec<u32>>)
+///     -> Vec<u32> {
+///         let mut list: Vec<u32> = list.iter().map(|n| n.to_native()).collect();
+///         list.sort();
+///         list
+///     }
+/// }
+///
+/// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+/// # let device = runtime.open("cpu")?;
+/// let sort = device.launch_archived(Sort, LaunchOptions::default().payload(256))?;
+/// assert_eq!(*sort.ask(&vec![3, 1, 2])?, [1, 2, 3]);
+/// # Ok::<(), millrace_resident::Error>(())
+/// ```
+pub trait ArchivedHandler: Send + 'static {
+    /// What it is sent.
+    type Message: Archivable;
+    /// What it answers.
+    type Reply: Archivable;
+    /// What it remembers, and what checkpoints hold.
+    type State: Message;
+
+    /// The state to start with.
+    fn state(&self) -> Self::State;
+
+    /// Handles a message, which was validated and is read where it is.
+    fn handle(
+        &mut self,
+        state: &mut Self::State,
+        message: &<Self::Message as rkyv::Archive>::Archived,
+        scope: &mut Scope<'_, Self::Reply>,
+    ) -> Self::Reply;
+
+    /// The handler panicked and is about to go on: puts in order what `self` holds.
+    fn restarted(&mut self) {}
+}
+
+struct Archives<H: ArchivedHandler> {
+    handler: H,
+    state: H::State,
+    first: H::State,
+    message: u32,
+    reply: u32,
+}
+
+impl<H: ArchivedHandler> Behaviour for Archives<H> {
+    fn handle(
+        &mut self,
+        header: &Header,
+        bytes: &[u8],
+        attachment: Option<&Attachment>,
+        outbox: &mut Outbox<'_>,
+    ) -> Result<()> {
+        check_kind(header, bytes, self.message)?;
+        let bytes = match attachment {
+            Some(Attachment::Archive(archive)) => archive,
+            _ if header.flags & flags::ATTACHED != 0 => return Err(Error::NoPayload),
+            _ => bytes,
+        };
+        let message = checked::<H::Message>(bytes)?;
+        let encode = |message: &H::Reply| {
+            let target = to_bytes_in(message, Target::new(NOWHERE)).map_err(|error| corrupt(&error))?;
+            Ok(Emission { kind: kind_of::<H::Reply>(), bytes: Vec::new(), attachment: target.finish().1 })
+        };
+        let reply = {
+            let mut scope = scope(header, attachment, outbox, encode);
+            self.handler.handle(&mut self.state, message, &mut scope)
+        };
+        outbox.answer_with(self.reply, |place| {
+            let written = to_bytes_in(&reply, Target::new(place)).map_err(|error| corrupt(&error))?;
+            Ok(written.finish())
+        })
+    }
+
+    fn answers(&self) -> bool {
+        true
+    }
+
+    fn state(&self) -> &[u8] {
+        self.state.as_bytes()
+    }
+
+    fn restart(&mut self, state: Option<&[u8]>) {
+        self.state = state.and_then(|bytes| H::State::read_from(bytes).ok()).unwrap_or(self.first);
+        self.handler.restarted();
+    }
+}
+
+/// A kernel of archives that lives on a device: as [`crate::Resident`], with messages by reference.
+pub struct ArchivedResident<H: ArchivedHandler> {
+    base: Base,
+    message: u32,
+    handler: PhantomData<fn(H)>,
+}
+
+lifecycle!(<H: ArchivedHandler> for ArchivedResident<H>);
+
+impl<H: ArchivedHandler> ArchivedResident<H> {
+    pub(crate) fn launch(device: &Device, handler: H, options: &LaunchOptions) -> Result<Self> {
+        options.check()?;
+        let first = restored(options)?.unwrap_or_else(|| handler.state());
+        let plan = Plan {
+            handler: std::any::type_name::<H>(),
+            wgsl: None,
+            types: None,
+            state: first.as_bytes(),
+            layout: RegionLayout::new(options.inbound, options.outbound, options.payload, options.payload),
+            options,
+        };
+        let (message, reply) = (kind_of::<H::Message>(), kind_of::<H::Reply>());
+        let behaviour = Archives { handler, state: first, first, message, reply };
+        let base = Base::launch(device, &plan, Box::new(behaviour))?;
+        Ok(Self { base, message, handler: PhantomData })
+    }
+
+    /// Builds the archive in a slot. If it cannot be made, `failed` says why.
+    fn inject(&self, message: &H::Message, flags: u32, failed: &mut Option<Error>) -> Result<u64, Refusal> {
+        let clock = self.base.port.clock.tick();
+        let head = Head { high: false, kind: self.message, flags, clock, buffer: (0, 0) };
+        self.base.port.inject_with(&head, |place| match to_bytes_in(message, Target::new(place)) {
+            Ok(target) => Some(target.finish()),
+            Err(error) => {
+                *failed = Some(corrupt(&error));
+                None
+            }
+        })
+    }
+
+    fn inject_blocking(&self, message: &H::Message, flags: u32, deadline: Option<Instant>) -> Result<u64> {
+        let mut failed = None;
+        let id = self.base.port.send_blocking(deadline, || self.inject(message, flags, &mut failed))?;
+        failed.map_or(Ok(id), Err)
+    }
+
+    async fn inject_async(&self, message: &H::Message, flags: u32) -> Result<u64> {
+        let mut failed = None;
+        let id = self.base.port.send_async(|| self.inject(message, flags, &mut failed)).await?;
+        failed.map_or(Ok(id), Err)
+    }
+
+    /// Sends a message if there is room.
+    pub fn try_send(&self, message: &H::Message) -> Result<()> {
+        let mut failed = None;
+        let sent = self.inject(message, 0, &mut failed);
+        sent.map_err(|refusal| self.base.refusal(refusal))?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Sends a message, waiting for room for as long as the kernel makes progress.
+    pub fn send(&self, message: &H::Message) -> Result<()> {
+        self.inject_blocking(message, 0, None).map(drop)
+    }
+
+    /// Sends a message when there is room.
+    pub async fn send_async(&self, message: &H::Message) -> Result<()> {
+        self.inject_async(message, 0).await.map(drop)
+    }
+
+    /// Sends a message and waits for its answer, for as long as the kernel makes progress.
+    pub fn ask(&self, message: &H::Message) -> Result<Archive<H::Reply>> {
+        self.ask_until(message, None)
+    }
+
+    /// Sends a message and waits for its answer until the deadline.
+    pub fn ask_deadline(&self, message: &H::Message, deadline: Instant) -> Result<Archive<H::Reply>> {
+        self.ask_until(message, Some(deadline))
+    }
+
+    fn ask_until(&self, message: &H::Message, deadline: Option<Instant>) -> Result<Archive<H::Reply>> {
+        let id = self.inject_blocking(message, flags::ASK, deadline)?;
+        let mut asked = Asked::new(&self.base.port, id);
+        self.base.port.wait_for_mail(deadline, || asked.look(&decode::<H::Reply>))
+    }
+
+    /// [`Self::ask`] for tasks.
+    pub async fn ask_async(&self, message: &H::Message) -> Result<Archive<H::Reply>> {
+        let id = self.inject_async(message, flags::ASK).await?;
+        let mut asked = Asked::new(&self.base.port, id);
+        on_bell(&self.base.port.mail, || asked.look(&decode::<H::Reply>)).await
+    }
+
+    /// The next answer to a message that was sent: waits until the deadline.
+    pub fn receive(&self, deadline: Instant) -> Result<Archive<H::Reply>> {
+        let port = &self.base.port;
+        port.wait_for_mail(Some(deadline), || look_for_any(port, &decode::<H::Reply>))
+    }
+
+    /// [`Self::receive`] for tasks.
+    pub async fn receive_async(&self) -> Result<Archive<H::Reply>> {
+        let port = &self.base.port;
+        on_bell(&port.mail, || look_for_any(port, &decode::<H::Reply>)).await
+    }
+}
+
+/// Reads an answer: beside the slot in place, from the slot with a copy, which frees the slot.
+fn decode<T: Archivable>(header: &Header, bytes: &[u8], attachment: Option<Attachment>) -> Result<Archive<T>> {
+    failure(header, attachment.as_ref())?;
+    check_kind(header, bytes, kind_of::<T>())?;
+    match attachment {
+        Some(Attachment::Archive(archive)) => Archive::adopt(archive),
+        _ if header.flags & flags::ATTACHED != 0 => Err(Error::NoPayload),
+        _ => Archive::from_bytes(bytes),
+    }
+}

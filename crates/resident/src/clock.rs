@@ -1,0 +1,129 @@
+//! The hybrid logical clock (Kulkarni, Demirbas and others, "Logical Physical Clocks", 2014).
+//!
+//! A reading is one number: microseconds since 1970 in the upper 52 bits, a counter in the lower 12. It never stands
+//! still and never goes back, also when the system's clock does, and it is later than every reading that was observed.
+//! A counter that overflows runs into the microseconds, so that the whole is just a number that grows.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// Bits of the counter.
+const LOGICAL: u32 = 12;
+
+/// A moment of a [`Clock`]. Later moments are larger.
+///
+/// ```
+/// use millrace_resident::Moment;
+/// let moment = Moment::from_raw((5 << 12) | 3);
+/// assert_eq!((moment.since_epoch().as_micros(), moment.logical()), (5, 3));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// The number that it is.
+    pub fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// The moment that a number means.
+    pub fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// Its physical part: how long after the start of 1970.
+    pub fn since_epoch(self) -> Duration {
+        Duration::from_micros(self.0 >> LOGICAL)
+    }
+
+    /// Its logical part: which of the moments of one microsecond.
+    pub fn logical(self) -> u32 {
+        (self.0 & ((1 << LOGICAL) - 1)) as u32
+    }
+}
+
+/// A hybrid logical clock that any number of threads read. No two readings are the same.
+///
+/// ```
+/// let clock = millrace_resident::Clock::new();
+/// let (first, second) = (clock.tick(), clock.tick());
+/// assert!(first < second);
+/// let later = clock.observe(millrace_resident::Moment::from_raw(second.raw() + 1_000_000));
+/// assert!(clock.tick() > later, "what was observed is in the past");
+/// ```
+#[derive(Debug, Default)]
+pub struct Clock {
+    last: AtomicU64,
+    /// When the system's clock was last asked, in ticks of the processor's counter; see [`Clock::now`].
+    asked: AtomicU64,
+}
+
+impl Clock {
+    /// A clock that has not been read yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads the clock: later than every reading before.
+    #[inline]
+    pub fn tick(&self) -> Moment {
+        self.advance(self.now())
+    }
+
+    /// Takes note of a moment that came with a message, and reads the clock.
+    #[inline]
+    pub fn observe(&self, remote: Moment) -> Moment {
+        self.advance(self.now().max(remote.0.saturating_add(1)))
+    }
+
+    /// Takes note of a moment without reading the clock: what it says later is later than that.
+    #[inline]
+    pub fn see(&self, remote: Moment) {
+        if self.last.load(Ordering::Relaxed) < remote.0 {
+            self.last.fetch_max(remote.0, Ordering::Relaxed);
+        }
+    }
+
+    /// The last reading.
+    pub fn last(&self) -> Moment {
+        Moment(self.last.load(Ordering::Relaxed))
+    }
+
+    /// One atomic step: whoever makes it owns the reading.
+    #[inline]
+    fn advance(&self, physical: u64) -> Moment {
+        let mut last = self.last.load(Ordering::Relaxed);
+        loop {
+            let next = physical.max(last.saturating_add(1));
+            match self.last.compare_exchange_weak(last, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Moment(next),
+                Err(other) => last = other,
+            }
+        }
+    }
+
+    /// The physical time as a reading, or nothing if it was read a moment ago: asking the system costs several times as
+    /// much as everything else, and within a microsecond or so the counter says which came first.
+    #[inline]
+    fn now(&self) -> u64 {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            // SAFETY: it reads a register.
+            let ticks = unsafe { std::arch::x86_64::_rdtsc() };
+            // Counters of two cores may differ: then it is a long time, and the system is asked.
+            if ticks.wrapping_sub(self.asked.load(Ordering::Relaxed)) < A_MOMENT {
+                return 0;
+            }
+            self.asked.store(ticks, Ordering::Relaxed);
+        }
+        // Before 1970 it counts by itself.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        (since.as_micros() as u64) << LOGICAL
+    }
+}
+
+/// Ticks of the processor's counter, which runs at two to five of them in a nanosecond: at most about a microsecond.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const A_MOMENT: u64 = 2_000;

@@ -1,0 +1,325 @@
+//! What a kernel does with a message.
+
+use std::collections::VecDeque;
+
+use millrace_core::Priority;
+
+use crate::{
+    Error, Message, Moment, Result,
+    layout::flags,
+    port::{Attachment, Header, Place, Port},
+};
+
+/// A kernel: its state, and what it does with a message. The same definition works on every device for which it has
+/// code: Rust for the CPU, WGSL for GPUs.
+///
+/// ```
+/// use millrace_resident::{Handler, Launch, LaunchOptions, Message, Scope};
+///
+/// #[derive(Clone, Copy, Message)]
+/// #[repr(C)]
+/// struct Add { amount: u32 }
+///
+/// #[derive(Clone, Copy, Message)]
+/// #[repr(C)]
+/// struct Total { value: u32 }
+///
+/// struct Counter;
+///
+/// impl Handler for Counter {
+///     type Message = Add;
+///     type Reply = Total;
+///     type State = Total;
+///     const WGSL: Option<&'static str> = Some("
+///         (*state).value += message.amount;
+///         return Total((*state).value);
+///     ");
+///     fn state(&self) -> Total {
+///         Total { value: 100 }
+///     }
+///     fn handle(&mut self, state: &mut Total, message: &Add, _: &mut Scope<'_, Total>) -> Total {
+///         state.value += message.amount;
+///         *state
+///     }
+/// }
+///
+/// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+/// let device = runtime.open("cpu")?;
+/// let counter = device.launch(Counter, LaunchOptions::default())?;
+/// assert_eq!(counter.ask(Add { amount: 1 })?.value, 101);
+/// assert_eq!(counter.ask(Add { amount: 2 })?.value, 103);
+/// # Ok::<(), millrace_resident::Error>(())
+/// ```
+pub trait Handler: Send + 'static {
+    /// What it is sent.
+    type Message: Message;
+    /// What it answers. With `()`, only those who ask get an answer, and it is empty.
+    type Reply: Message;
+    /// What it remembers from message to message: this is what checkpoints hold, and what lies in a GPU's memory.
+    type State: Message;
+
+    /// For GPUs: the body of `fn handle(state: ptr<function, State>, message: Message) -> Reply`, with the types under
+    /// their own names.
+    const WGSL: Option<&'static str> = None;
+
+    /// The state to start with, and to go on with after a failure if there is no checkpoint.
+    fn state(&self) -> Self::State;
+
+    /// Handles a message. What `self` holds stays with this kernel, and is not part of checkpoints.
+    fn handle(
+        &mut self,
+        state: &mut Self::State,
+        message: &Self::Message,
+        scope: &mut Scope<'_, Self::Reply>,
+    ) -> Self::Reply;
+
+    /// The handler panicked and is about to go on: puts in order what `self` holds.
+    fn restarted(&mut self) {}
+}
+
+/// A message that waits to be sent on.
+#[derive(Debug)]
+pub(crate) struct Emission {
+    pub(crate) kind: u32,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) attachment: Option<Attachment>,
+}
+
+/// Where a handler's answers go: into the slot that was found free before, or beside it.
+pub(crate) struct Outbox<'a> {
+    pub(crate) port: &'a Port,
+    /// Word index of the outbound slot, if the answer goes to the host.
+    pub(crate) slot: Option<usize>,
+    pub(crate) answer: Option<Answer>,
+    /// The answer's bytes, if it goes elsewhere.
+    pub(crate) scratch: &'a mut Vec<u8>,
+    pub(crate) emissions: &'a mut VecDeque<Emission>,
+    /// The handler wants no answer to be sent on.
+    pub(crate) silent: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) kind: u32,
+    pub(crate) length: usize,
+    pub(crate) attachment: Option<Attachment>,
+    /// It lies in the slot, and nothing has to be sent before it.
+    pub(crate) in_place: bool,
+}
+
+impl Outbox<'_> {
+    /// Writes the answer.
+    #[inline(always)]
+    pub(crate) fn answer(&mut self, kind: u32, bytes: &[u8]) -> Result<()> {
+        self.answer_with(kind, |place| {
+            assert!(bytes.len() <= place.room, "the layout was made for larger answers");
+            // SAFETY: the place is ours to write, and there is room.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.start, bytes.len()) };
+            Ok((bytes.len(), None))
+        })
+    }
+
+    /// Lets `write` build the answer: in the slot, or where it waits for those that have to be sent before it.
+    #[inline(always)]
+    pub(crate) fn answer_with(
+        &mut self,
+        kind: u32,
+        write: impl FnOnce(Place) -> Result<(usize, Option<Attachment>)>,
+    ) -> Result<()> {
+        let in_place = self.slot.filter(|_| self.emissions.is_empty());
+        let room = self.port.layout.out_payload();
+        let start = match in_place {
+            // The slot is free, and only the kernel writes such slots.
+            Some(slot) => self.port.region.payload(slot),
+            None => {
+                self.scratch.clear();
+                self.scratch.reserve(room);
+                self.scratch.as_mut_ptr()
+            }
+        };
+        let (length, attachment) = write(Place { start, room })?;
+        if in_place.is_none() {
+            assert!(length <= self.scratch.capacity());
+            // SAFETY: that much was written, and there is room for it.
+            unsafe { self.scratch.set_len(length) };
+        }
+        self.answer = Some(Answer { kind, length, attachment, in_place: in_place.is_some() });
+        Ok(())
+    }
+}
+
+/// What a handler knows about the message besides the message, and what else it can do.
+///
+/// ```
+/// # use millrace_resident::*;
+/// # #[derive(Clone, Copy, Message)] #[repr(C)] struct Number { value: u32 }
+/// struct Countdown;
+/// impl Handler for Countdown {
+///     type Message = Number;
+///     type Reply = Number;
+///     type State = ();
+///     fn state(&self) {}
+///     fn handle(&mut self, _: &mut (), from: &Number, scope: &mut Scope<'_, Number>) -> Number {
+///         for value in (1..=from.value).rev() {
+///             scope.emit(&Number { value });
+///         }
+///         Number { value: 0 }
+///     }
+/// }
+/// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+/// # let device = runtime.open("cpu")?;
+/// let countdown = device.launch(Countdown, LaunchOptions::default())?;
+/// countdown.send(Number { value: 2 })?;
+/// let soon = std::time::Instant::now() + std::time::Duration::from_secs(5);
+/// assert_eq!([countdown.receive(soon)?.value, countdown.receive(soon)?.value, countdown.receive(soon)?.value], [2, 1, 0]);
+/// # Ok::<(), Error>(())
+/// ```
+pub struct Scope<'a, R> {
+    header: &'a Header,
+    attachment: Option<&'a Attachment>,
+    emissions: &'a mut VecDeque<Emission>,
+    silent: &'a mut bool,
+    encode: fn(&R) -> Result<Emission>,
+}
+
+impl<R> Scope<'_, R> {
+    /// The message's number.
+    pub fn id(&self) -> u64 {
+        self.header.id
+    }
+
+    /// When it was sent.
+    pub fn sent(&self) -> Moment {
+        self.header.clock
+    }
+
+    /// How urgent it was.
+    pub fn priority(&self) -> Priority {
+        if self.header.flags & flags::PRIORITY == 0 { Priority::High } else { Priority::Normal }
+    }
+
+    /// Whether its sender waits for the answer.
+    pub fn is_ask(&self) -> bool {
+        self.header.is_ask()
+    }
+
+    /// The bytes of the buffer that was sent with it.
+    pub fn payload(&self) -> Option<&[u8]> {
+        match self.attachment {
+            Some(Attachment::View(view)) => Some(view),
+            _ => None,
+        }
+    }
+
+    /// Sends a message besides the answer: to the kernels that this one is linked to, or else to whoever receives. If
+    /// there is no room it is kept, and the kernel handles no further message until it is sent.
+    pub fn emit(&mut self, message: &R) {
+        match (self.encode)(message) {
+            Ok(emission) => self.emissions.push_back(emission),
+            Err(error) => tracing::warn!(%error, "a message could not be archived and was not sent"),
+        }
+    }
+
+    /// Sends no answer to this message. One who asked gets it all the same.
+    pub fn no_reply(&mut self) {
+        *self.silent = true;
+    }
+}
+
+impl<R> std::fmt::Debug for Scope<'_, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scope").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+/// A handler as the kernel's loop sees it.
+pub(crate) trait Behaviour: Send {
+    /// Reads the message, runs the handler, writes the answer.
+    fn handle(
+        &mut self,
+        header: &Header,
+        bytes: &[u8],
+        attachment: Option<&Attachment>,
+        outbox: &mut Outbox<'_>,
+    ) -> Result<()>;
+    /// Whether messages that nobody asked with are answered, too.
+    fn answers(&self) -> bool;
+    /// The state's bytes.
+    fn state(&self) -> &[u8];
+    /// Takes another state, or the first one.
+    fn restart(&mut self, state: Option<&[u8]>);
+}
+
+/// What a plain handler does.
+pub(crate) struct Plain<H: Handler> {
+    handler: H,
+    state: H::State,
+    first: H::State,
+}
+
+impl<H: Handler> Plain<H> {
+    pub(crate) fn new(handler: H, first: H::State) -> Self {
+        Self { handler, state: first, first }
+    }
+}
+
+/// What can be said about a message before it is read.
+#[inline(always)]
+pub(crate) fn check_kind(header: &Header, bytes: &[u8], expected: u32) -> Result<()> {
+    if header.kind != expected {
+        return Err(Error::WrongType { expected, found: header.kind });
+    }
+    if header.length as usize != bytes.len() {
+        return Err(Error::WrongLength { expected: bytes.len(), found: header.length as usize });
+    }
+    Ok(())
+}
+
+impl<H: Handler> Behaviour for Plain<H> {
+    #[inline]
+    fn handle(
+        &mut self,
+        header: &Header,
+        bytes: &[u8],
+        attachment: Option<&Attachment>,
+        outbox: &mut Outbox<'_>,
+    ) -> Result<()> {
+        check_kind(header, bytes, H::Message::TYPE)?;
+        let message = H::Message::from_bytes(bytes)?;
+        if header.flags & flags::ATTACHED != 0 && attachment.is_none() {
+            return Err(Error::NoPayload);
+        }
+        let encode = |message: &H::Reply| {
+            let (kind, bytes) = (H::Reply::TYPE, message.as_bytes().to_vec());
+            Ok(Emission { kind, bytes, attachment: None })
+        };
+        let reply = {
+            let mut scope = scope(header, attachment, outbox, encode);
+            self.handler.handle(&mut self.state, message, &mut scope)
+        };
+        outbox.answer(H::Reply::TYPE, reply.as_bytes())
+    }
+
+    fn answers(&self) -> bool {
+        H::Reply::TYPE != <() as Message>::TYPE
+    }
+
+    fn state(&self) -> &[u8] {
+        self.state.as_bytes()
+    }
+
+    fn restart(&mut self, state: Option<&[u8]>) {
+        self.state = state.and_then(|bytes| H::State::read_from(bytes).ok()).unwrap_or(self.first);
+        self.handler.restarted();
+    }
+}
+
+/// A scope over a shorter borrow of the outbox.
+pub(crate) fn scope<'a, R>(
+    header: &'a Header,
+    attachment: Option<&'a Attachment>,
+    outbox: &'a mut Outbox<'_>,
+    encode: fn(&R) -> Result<Emission>,
+) -> Scope<'a, R> {
+    Scope { header, attachment, emissions: outbox.emissions, silent: &mut outbox.silent, encode }
+}

@@ -1,0 +1,526 @@
+//! A kernel on the CPU: takes messages from its rings, runs the handler, keeps the control block and the telemetry
+//! current. One thread at a time runs it; which, is the business of `workers.rs`.
+
+use std::{
+    any::Any,
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
+    task::Waker,
+};
+
+use millrace_ring::{Seat, prefetch_to_write};
+
+use crate::{
+    Command, Error, LaunchOptions, Moment, RestartPolicy, STARVATION_BOUND, Status,
+    handler::{Answer, Behaviour, Emission, Outbox},
+    layout::{fault, flags},
+    links::{Link, Links},
+    port::{Attachment, Head, Header, Outgoing, Port, Saved, lock, message_id},
+    slots::{Refusal, Words},
+    sync::AtomicU32,
+};
+
+/// What came of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Something was done.
+    Worked,
+    /// There is nothing to do, or no room for what would come of it.
+    Idle,
+    /// It will never do anything again.
+    Ended,
+}
+
+/// What the telemetry says.
+#[derive(Debug, Default)]
+struct Counts {
+    handled: u64,
+    failed: u64,
+    sent: u64,
+    dropped: u64,
+    clock: u64,
+    restarts: u32,
+    checkpoints: u32,
+}
+
+/// A message that some links still have to get.
+struct Pending {
+    kind: u32,
+    bytes: Vec<u8>,
+    attachment: Option<Attachment>,
+    correlation: u64,
+    clock: Moment,
+    /// The links; none if it is for the host.
+    to: Option<Vec<Arc<Link>>>,
+}
+
+pub(crate) struct Kernel {
+    port: Arc<Port>,
+    life: Life,
+}
+
+/// Everything but the port, which most of what it does needs, too.
+struct Life {
+    links: Arc<Links>,
+    /// None once it has ended.
+    behaviour: Option<Box<dyn Behaviour>>,
+    /// Messages taken from each ring; the lower halves are the rings' positions.
+    high: u64,
+    normal: u64,
+    /// Messages put into the outbound ring; the lower half is the ring's position.
+    out: u64,
+    burst: u32,
+    request: u32,
+    status: Status,
+    counts: Counts,
+    restart: RestartPolicy,
+    checkpoint_every: Option<u64>,
+    since_checkpoint: u64,
+    emissions: VecDeque<Emission>,
+    pending: VecDeque<Pending>,
+    scratch: Vec<u8>,
+    seat: Seat,
+    link_seats: Vec<(Arc<Link>, Seat)>,
+}
+
+impl Kernel {
+    pub(crate) fn new(
+        port: Arc<Port>,
+        links: Arc<Links>,
+        behaviour: Box<dyn Behaviour>,
+        options: &LaunchOptions,
+    ) -> Self {
+        let life = Life {
+            links,
+            behaviour: Some(behaviour),
+            high: 0,
+            normal: 0,
+            out: 0,
+            burst: 0,
+            request: 0,
+            status: Status::Launched,
+            counts: Counts::default(),
+            restart: options.restart,
+            checkpoint_every: options.checkpoint_every,
+            since_checkpoint: 0,
+            emissions: VecDeque::new(),
+            pending: VecDeque::new(),
+            scratch: Vec::new(),
+            seat: Seat::default(),
+            link_seats: Vec::new(),
+        };
+        Self { port, life }
+    }
+
+    /// Handles up to `budget` messages.
+    pub(crate) fn run(&mut self, budget: usize) -> Step {
+        let mut last = Step::Idle;
+        for _ in 0..budget {
+            match self.life.step(&self.port) {
+                Step::Worked => last = Step::Worked,
+                Step::Idle => return last,
+                Step::Ended => return Step::Ended,
+            }
+        }
+        last
+    }
+
+    /// Leaves a waker with everything that could give the kernel something to do. The caller must run it once more.
+    pub(crate) fn register(&mut self, waker: &Waker) {
+        let rests = &self.port.region.telemetry().rests;
+        rests.store(rests.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.port.work.register(&mut self.life.seat, waker);
+        for (link, mut seat) in self.life.link_seats.drain(..) {
+            link.to.room.unregister(&mut seat);
+        }
+        for link in self.life.pending.iter().flat_map(|pending| pending.to.iter().flatten()) {
+            let mut seat = Seat::default();
+            link.to.room.register(&mut seat, waker);
+            self.life.link_seats.push((link.clone(), seat));
+        }
+    }
+}
+
+impl Life {
+    /// Obeys, or handles one message.
+    #[inline]
+    fn step(&mut self, port: &Port) -> Step {
+        let request = port.region.control().request.load(Ordering::Acquire);
+        if request != self.request {
+            return self.obey(port, request);
+        }
+        match self.status {
+            Status::Active => {}
+            Status::Draining => {}
+            Status::Terminated | Status::Failed => return Step::Ended,
+            Status::Launched | Status::Paused => return Step::Idle,
+        }
+        if !self.pending.is_empty() && !self.flush(port) {
+            return Step::Idle;
+        }
+        let rings = &port.rings;
+        let high = rings.high.is_filled(&port.region, self.high as u32);
+        let normal = rings.normal.is_filled(&port.region, self.normal as u32);
+        let urgent = high && !(normal && self.burst >= STARVATION_BOUND);
+        if !high && !normal {
+            return self.rest(port);
+        }
+        if !rings.out.is_free(&port.region, self.out as u32) {
+            return Step::Idle;
+        }
+        self.burst = if urgent && normal { self.burst + 1 } else { 0 };
+        self.take(port, urgent);
+        if self.status == Status::Failed { Step::Ended } else { Step::Worked }
+    }
+
+    /// Nothing waits: the end of a drain, or idleness.
+    fn rest(&mut self, port: &Port) -> Step {
+        if self.status == Status::Draining {
+            let control = port.region.control();
+            let ends = [&control.drain_high, &control.drain_normal].map(|end| end.load(Ordering::Relaxed));
+            if ends == [self.high as u32, self.normal as u32] {
+                self.end(port, Status::Terminated);
+                return Step::Ended;
+            }
+        }
+        Step::Idle
+    }
+
+    /// The host's line changed.
+    #[cold]
+    fn obey(&mut self, port: &Port, request: u32) -> Step {
+        self.request = request;
+        let control = port.region.control();
+        let wanted = control.checkpoint_wanted.load(Ordering::Relaxed);
+        if wanted != control.checkpoint_made.load(Ordering::Relaxed) {
+            self.checkpoint(port);
+            control.checkpoint_made.store(wanted, Ordering::Release);
+        }
+        let status = match Command::from_word(control.command.load(Ordering::Relaxed)) {
+            Some(Command::Activate) => Status::Active,
+            Some(Command::Pause) => Status::Paused,
+            Some(Command::Drain) => Status::Draining,
+            Some(Command::Terminate) => Status::Terminated,
+            Some(Command::Wait) | None => self.status,
+        };
+        if status == Status::Terminated {
+            self.end(port, status);
+        } else if status != self.status {
+            self.status = status;
+            port.set_status(status);
+        }
+        control.acknowledged.store(request, Ordering::Release);
+        port.mail.ring();
+        if self.status.is_ended() { Step::Ended } else { Step::Worked }
+    }
+
+    /// Takes a message and handles it.
+    #[inline]
+    fn take(&mut self, port: &Port, urgent: bool) {
+        let (ring, number) =
+            if urgent { (&port.rings.high, &mut self.high) } else { (&port.rings.normal, &mut self.normal) };
+        let position = *number as u32;
+        // SAFETY: the slot is filled, and released below, when nothing refers to it any more.
+        let (mut header, bytes) = unsafe { port.message(ring, position) };
+        // What the host called it follows from where it lies: damage to a slot cannot make it pass for another message.
+        header.id = message_id(*number, urgent);
+        *number += 1;
+        if header.flags & flags::VOID == 0 {
+            self.handle(port, &header, bytes);
+        }
+        ring.release(&port.region, position);
+        let control = port.region.control();
+        let head = if urgent { &control.high_head } else { &control.normal_head };
+        head.store(position.wrapping_add(1), Ordering::Release);
+        if port.room.has_listeners() {
+            let (high, normal) = port.depth();
+            let waiting = if urgent { high } else { normal };
+            port.room.ring_for_room(waiting as usize, ring.capacity() as usize);
+        }
+    }
+
+    #[inline]
+    fn handle(&mut self, port: &Port, header: &Header, bytes: &[u8]) {
+        let Some(behaviour) = &mut self.behaviour else { return };
+        let attachment =
+            if header.flags & flags::ATTACHED != 0 { lock(&port.attached).remove(&header.id) } else { None };
+        let ask = header.is_ask();
+        let to_host = ask || self.links.is_empty();
+        let slot = port.rings.out.at(self.out as u32);
+        let telemetry = port.region.telemetry();
+        telemetry.busy.store(1, Ordering::Relaxed);
+        let mut outbox = Outbox {
+            port,
+            slot: to_host.then_some(slot),
+            answer: None,
+            scratch: &mut self.scratch,
+            emissions: &mut self.emissions,
+            silent: false,
+        };
+        let result =
+            catch_unwind(AssertUnwindSafe(|| behaviour.handle(header, bytes, attachment.as_ref(), &mut outbox)));
+        let answers = ask || (behaviour.answers() && !outbox.silent);
+        let answer = outbox.answer.take();
+        drop(attachment);
+        // As on a device without a clock: later than the message, and than the last one.
+        self.counts.clock = self.counts.clock.max(header.clock.raw()) + 1;
+        let clock = Moment::from_raw(self.counts.clock);
+        match result {
+            Ok(Ok(())) => {
+                self.counts.handled += 1;
+                self.since_checkpoint += 1;
+                self.counts.sent += u64::from(answer.as_ref().is_some_and(|answer| answer.in_place && answers));
+                self.publish_counts(port);
+                match answer.filter(|_| answers) {
+                    Some(answer) if answer.in_place => self.reply(port, header, answer, clock),
+                    answer => self.send_on(port, header, answer, clock),
+                }
+                if self.checkpoint_every.is_some_and(|every| self.since_checkpoint >= every) {
+                    self.checkpoint(port);
+                    self.publish_counts(port);
+                }
+            }
+            Ok(Err(error)) => {
+                self.counts.failed += 1;
+                self.emissions.clear();
+                self.publish_counts(port);
+                if answers {
+                    let code = match error {
+                        Error::WrongType { .. } => fault::WRONG_TYPE,
+                        Error::WrongLength { .. } | Error::Misaligned { .. } => fault::WRONG_LENGTH,
+                        Error::NoPayload => fault::NO_PAYLOAD,
+                        _ => fault::INVALID,
+                    };
+                    self.reply_failure(port, header, clock, code, error.to_string().into());
+                }
+            }
+            Err(panic) => self.panicked(port, header, clock, answers, text_of(panic)),
+        }
+    }
+
+    /// Publishes the answer that lies in the next outbound slot.
+    #[inline]
+    fn reply(&mut self, port: &Port, to: &Header, answer: Answer, clock: Moment) {
+        let header = Header {
+            kind: answer.kind,
+            length: answer.length as u32,
+            correlation: if to.is_ask() { to.id } else { 0 },
+            clock,
+            ..Header::default()
+        };
+        self.publish(port, header, answer.attachment);
+    }
+
+    /// Says that a message failed, and why.
+    fn reply_failure(&mut self, port: &Port, to: &Header, clock: Moment, code: u32, reason: Arc<str>) {
+        let correlation = if to.is_ask() { to.id } else { 0 };
+        let header = Header { flags: flags::FAILED, correlation, clock, buffer: code, ..Header::default() };
+        self.publish(port, header, Some(Attachment::Reason(reason)));
+    }
+
+    /// Publishes the next outbound slot, which is free and holds the message already.
+    #[inline]
+    fn publish(&mut self, port: &Port, mut header: Header, attachment: Option<Attachment>) {
+        let position = self.out as u32;
+        self.out += 1;
+        header.id = self.out;
+        if let Some(attachment) = attachment {
+            header.flags |= flags::ATTACHED;
+            lock(&port.attached_out).insert(header.id, attachment);
+        }
+        let out = port.rings.out;
+        header.write(&port.region, out.at(position));
+        out.publish(&port.region, position);
+        port.mail.ring();
+        prefetch_to_write(port.region.word(out.at(position.wrapping_add(1))));
+        port.region.control().out_tail.store(self.out as u32, Ordering::Relaxed);
+    }
+
+    /// What the handler sent besides its answer, and the answer if it goes to other kernels or comes after them.
+    fn send_on(&mut self, port: &Port, to: &Header, answer: Option<Answer>, clock: Moment) {
+        if self.emissions.is_empty() && answer.is_none() {
+            return;
+        }
+        let links = self.links.all();
+        let to_links = || (!links.is_empty()).then(|| links.to_vec());
+        for Emission { kind, bytes, attachment } in self.emissions.drain(..) {
+            self.pending.push_back(Pending { kind, bytes, attachment, correlation: 0, clock, to: to_links() });
+        }
+        if let Some(Answer { kind, attachment, .. }) = answer {
+            let (correlation, to) = if to.is_ask() { (to.id, None) } else { (0, to_links()) };
+            let bytes = self.scratch.clone();
+            self.pending.push_back(Pending { kind, bytes, attachment, correlation, clock, to });
+        }
+        self.flush(port);
+    }
+
+    /// Sends what waits to be sent on; false if there is no room for all of it.
+    fn flush(&mut self, port: &Port) -> bool {
+        while let Some(mut pending) = self.pending.pop_front() {
+            if self.send_pending(port, &mut pending) {
+                continue;
+            }
+            self.pending.push_front(pending);
+            return false;
+        }
+        true
+    }
+
+    fn send_pending(&mut self, port: &Port, pending: &mut Pending) -> bool {
+        let Some(links) = &mut pending.to else {
+            let (out, position) = (port.rings.out, self.out as u32);
+            if !out.is_free(&port.region, position) {
+                return false;
+            }
+            let bytes = &pending.bytes;
+            assert!(bytes.len() <= port.layout.out_payload(), "the layout was made for larger answers");
+            // SAFETY: the slot is free, only this kernel writes such slots, and there is room.
+            unsafe {
+                let to = port.region.payload(out.at(position));
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            }
+            let Pending { kind, correlation, clock, .. } = *pending;
+            let header = Header { kind, length: bytes.len() as u32, correlation, clock, ..Header::default() };
+            self.counts.sent += 1;
+            self.publish(port, header, pending.attachment.take());
+            return true;
+        };
+        let (mut sent, mut dropped) = (0, 0);
+        links.retain(|link| {
+            let mut attachment = pending.attachment.clone();
+            let (high, kind, clock) = (link.high, pending.kind, pending.clock);
+            let head = Head { high, kind, flags: 0, clock, buffer: (0, 0) };
+            let bytes = &*pending.bytes;
+            let result = link.to.inject(&mut Outgoing { head, bytes, attachment: &mut attachment });
+            match result {
+                Ok(_) => sent += 1,
+                Err(Refusal::Full) if !link.lossy => return true,
+                // Lossy and full, or nobody is there any more.
+                Err(_) => {
+                    link.count_dropped();
+                    dropped += 1;
+                }
+            }
+            false
+        });
+        let all = links.is_empty();
+        if sent + dropped > 0 {
+            self.counts.sent += sent;
+            self.counts.dropped += dropped;
+            self.publish_counts(port);
+        }
+        all
+    }
+
+    /// The handler panicked: says so to who asked, and applies the restart policy.
+    #[cold]
+    fn panicked(&mut self, port: &Port, header: &Header, clock: Moment, answers: bool, text: Arc<str>) {
+        self.counts.failed += 1;
+        self.emissions.clear();
+        tracing::warn!(panic = &*text, "a resident kernel's handler panicked");
+        let restarts = match self.restart {
+            RestartPolicy::Never => 0,
+            RestartPolicy::UpTo(restarts) => restarts,
+        };
+        let mut again = self.counts.restarts < restarts;
+        if again {
+            self.counts.restarts += 1;
+            let saved = lock(&port.saved).clone();
+            let behaviour = &mut self.behaviour;
+            again = catch_unwind(AssertUnwindSafe(|| {
+                if let Some(behaviour) = behaviour {
+                    behaviour.restart(saved.as_ref().map(|saved| &*saved.state));
+                }
+            }))
+            .is_ok();
+        }
+        self.publish_counts(port);
+        // Who hears of it can rely on it; but the status comes last, because nobody looks for answers after that.
+        if !again {
+            port.region.control().fault.store(fault::PANIC, Ordering::Relaxed);
+            port.fail(text.clone());
+        }
+        if answers {
+            self.reply_failure(port, header, clock, fault::PANIC, text);
+        }
+        if !again {
+            self.end(port, Status::Failed);
+        }
+    }
+
+    /// Keeps a copy of the state.
+    fn checkpoint(&mut self, port: &Port) {
+        self.since_checkpoint = 0;
+        let Some(behaviour) = &self.behaviour else { return };
+        let state = behaviour.state().to_vec();
+        let (handled, clock) = (self.counts.handled, Moment::from_raw(self.counts.clock));
+        *lock(&port.saved) = Some(Saved { state, handled, clock });
+        self.counts.checkpoints += 1;
+        self.publish_counts(port);
+    }
+
+    /// Writes the telemetry: whoever reads it sees all of a change or nothing.
+    #[inline(always)]
+    fn publish_counts(&mut self, port: &Port) {
+        let (block, counts) = (port.region.telemetry(), &self.counts);
+        let set = |word: &AtomicU32, value: u32| word.store(value, Ordering::Relaxed);
+        let set_two = |words: &[AtomicU32; 2], value: u64| {
+            set(&words[0], value as u32);
+            set(&words[1], (value >> 32) as u32);
+        };
+        let version = block.version.load(Ordering::Relaxed);
+        set(&block.version, version.wrapping_add(1));
+        fence(Ordering::Release);
+        set(&block.busy, 0);
+        set_two(&block.handled, counts.handled);
+        set_two(&block.failed, counts.failed);
+        set_two(&block.sent, counts.sent);
+        set_two(&block.clock, counts.clock);
+        set_two(&block.dropped, counts.dropped);
+        set(&block.restarts, counts.restarts);
+        set(&block.checkpoints, counts.checkpoints);
+        block.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// It is over: nobody will take what is still in the rings.
+    fn end(&mut self, port: &Port, status: Status) {
+        self.status = status;
+        self.pending.clear();
+        self.emissions.clear();
+        if let Some(behaviour) = self.behaviour.take()
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(behaviour)))
+        {
+            std::mem::forget(panic); // its drop may panic as well
+        }
+        port.set_status(status);
+        lock(&port.attached).clear();
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        self.port.work.unregister(&mut self.life.seat);
+        for (link, mut seat) in self.life.link_seats.drain(..) {
+            link.to.room.unregister(&mut seat);
+        }
+        if !self.life.status.is_ended() {
+            // Its thread could not be started, or is being torn down.
+            self.port.fail("the kernel's worker ended".into());
+            self.life.end(&self.port, Status::Failed);
+        }
+    }
+}
+
+/// What a panic says.
+fn text_of(panic: Box<dyn Any + Send>) -> Arc<str> {
+    let text = panic.downcast_ref::<&str>().map(|text| Arc::from(*text));
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(|text| Arc::from(text.as_str())));
+    if catch_unwind(AssertUnwindSafe(|| drop(panic))).is_err() {
+        tracing::warn!("a panic's payload panicked when it was dropped");
+    }
+    text.unwrap_or_else(|| "with something that is not text".into())
+}

@@ -1,0 +1,55 @@
+//! Resident kernels: launched once, they stay on their device, hold their state there and answer typed messages.
+//!
+//! This room owns the memory that host and kernel share (its layout, its rings, the protocol on them), the messages and
+//! their checks, the clock, the host's side of a kernel, and the CPU's: the loop that runs a handler, the workers it runs
+//! on, links between kernels, checkpoints, restarts. It may touch `core` and `ring`, and knows no operation.
+//!
+//! Who validates: the derive and the compiler check that a message's bytes mean the same on both sides; launching checks
+//! the options against the device; every read of a slot checks type, length and alignment, and of an archive every byte.
+//! Nothing that a kernel writes is trusted.
+//!
+//! Its `unsafe` code is in four places: `message.rs` (structs are bytes), `region.rs` (words at addresses), and the
+//! copies into and out of slots in `port.rs`, `handler.rs` and `kernel.rs`.
+//!
+//! | to | look at |
+//! |---|---|
+//! | write a kernel | [`Handler`], [`Message`] |
+//! | launch it and talk to it | [`Launch`], [`LaunchOptions`], [`Resident`] |
+//! | send messages of any size | [`ArchivedHandler`], [`Resident::send_buffer`] |
+//! | connect kernels | [`Resident::link`], [`Topic`] |
+//! | write the other side of a region | [`layout`] |
+
+// The derive's code names this crate.
+extern crate self as millrace_resident;
+
+mod archive;
+mod clock;
+mod engine;
+mod error;
+mod handler;
+mod kernel;
+pub mod layout;
+mod links;
+mod message;
+mod options;
+mod port;
+mod region;
+mod replies;
+mod resident;
+mod slots;
+mod sync;
+mod workers;
+
+pub use archive::{Archivable, Archive, ArchivedHandler, ArchivedResident};
+pub use clock::{Clock, Moment};
+pub use error::{Error, Refused, Result};
+pub use handler::{Handler, Scope};
+pub use links::{Delivery, Linked, Topic};
+pub use message::Message;
+pub use millrace_resident_derive::Message;
+pub use options::{Command, LaunchOptions, MAX_CAPACITY, RestartPolicy, STARVATION_BOUND, Status, WaitPolicy};
+pub use port::Header;
+pub use region::Region;
+pub use resident::{Checkpoint, Launch, Resident, Telemetry};
+/// The crate that archives are made with.
+pub use rkyv;

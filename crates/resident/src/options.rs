@@ -1,0 +1,289 @@
+//! How a kernel is launched, and how it can be.
+
+use std::{fmt, sync::Arc};
+
+use millrace_core::{Dim3, Priority};
+
+use crate::{Error, Message, Result};
+
+/// The largest capacity of a ring.
+///
+/// ```
+/// assert_eq!(millrace_resident::MAX_CAPACITY, 1 << 20);
+/// ```
+pub const MAX_CAPACITY: usize = 1 << 20;
+
+/// Urgent messages in a row after which a normal one that waits gets its turn.
+///
+/// ```
+/// assert_eq!(millrace_resident::STARVATION_BOUND, 8);
+/// ```
+pub const STARVATION_BOUND: u32 = 8;
+
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])* $variant:ident = $value:literal, $text:literal;)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum $name {
+            $($(#[doc = $doc])* $variant = $value,)*
+        }
+
+        impl $name {
+            /// All there are.
+            pub const ALL: [Self; [$($value),*].len()] = [$(Self::$variant),*];
+
+            /// In words.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                }
+            }
+
+            /// What a word of the control block means.
+            pub fn from_word(word: u32) -> Option<Self> {
+                match word {
+                    $($value => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+words! {
+    /// How a kernel is. Launched → active ⇄ paused → draining → terminated, or failed.
+    ///
+    /// ```
+    /// use millrace_resident::Status;
+    /// assert!(!Status::Draining.is_ended() && Status::Failed.is_ended());
+    /// assert_eq!(Status::from_word(Status::Active as u32), Some(Status::Active));
+    /// ```
+    Status {
+        /// It is there and takes messages, and handles none until it is activated.
+        Launched = 1, "launched";
+        /// It handles messages.
+        Active = 2, "active";
+        /// It takes messages, and handles none until it is activated.
+        Paused = 3, "paused";
+        /// It handles what was sent before, and takes no more.
+        Draining = 4, "draining";
+        /// It has ended as it was told to.
+        Terminated = 5, "terminated";
+        /// Its handler failed, and its restart policy allows no further start.
+        Failed = 6, "failed";
+    }
+}
+
+impl Status {
+    /// Whether it will never handle another message.
+    pub fn is_ended(self) -> bool {
+        matches!(self, Self::Terminated | Self::Failed)
+    }
+}
+
+words! {
+    /// What the host tells a kernel, as a word of the control block.
+    ///
+    /// ```
+    /// assert_eq!(millrace_resident::Command::Drain.name(), "drain");
+    /// ```
+    Command {
+        /// Wait to be activated.
+        Wait = 0, "wait";
+        /// Handle messages.
+        Activate = 1, "activate";
+        /// Handle none for now.
+        Pause = 2, "pause";
+        /// Handle what was sent, then end.
+        Drain = 3, "drain";
+        /// End.
+        Terminate = 4, "terminate";
+    }
+}
+
+/// How a kernel's worker waits for messages.
+///
+/// ```
+/// use millrace_resident::{LaunchOptions, WaitPolicy};
+/// let options = LaunchOptions::default().wait(WaitPolicy::Sleep);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum WaitPolicy {
+    /// It polls for about as long as a wake-up would cost, then sleeps.
+    #[default]
+    Adaptive,
+    /// It never sleeps: the shortest answer after an idle time, for a core of its own.
+    Spin,
+    /// It sleeps at once: the least processor time.
+    Sleep,
+}
+
+/// What happens when the handler panics.
+///
+/// ```
+/// use millrace_resident::{LaunchOptions, RestartPolicy};
+/// let options = LaunchOptions::default().restart(RestartPolicy::UpTo(3));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum RestartPolicy {
+    /// The kernel fails.
+    #[default]
+    Never,
+    /// It goes on with the next message, its state as it was at the last checkpoint or at the start; so many times.
+    UpTo(u32),
+}
+
+/// A state to start with.
+#[derive(Debug, Clone)]
+pub(crate) struct Restored {
+    pub(crate) id: u32,
+    pub(crate) bytes: Arc<[u8]>,
+}
+
+/// How a kernel is launched.
+///
+/// ```
+/// use millrace_core::Priority;
+/// use millrace_resident::{LaunchOptions, RestartPolicy, WaitPolicy};
+/// let options = LaunchOptions::default()
+///     .inbound(1024)
+///     .outbound(64)
+///     .priority(Priority::High)
+///     .wait(WaitPolicy::Adaptive)
+///     .restart(RestartPolicy::UpTo(2))
+///     .checkpoint_every(1000)
+///     .inactive();
+/// ```
+#[derive(Debug, Clone)]
+pub struct LaunchOptions {
+    pub(crate) grid: Dim3,
+    pub(crate) block: Dim3,
+    pub(crate) inbound: usize,
+    pub(crate) outbound: usize,
+    pub(crate) payload: usize,
+    pub(crate) priority: Priority,
+    pub(crate) wait: WaitPolicy,
+    pub(crate) restart: RestartPolicy,
+    pub(crate) active: bool,
+    pub(crate) checkpoint_every: Option<u64>,
+    pub(crate) restored: Option<Restored>,
+}
+
+impl Default for LaunchOptions {
+    fn default() -> Self {
+        Self {
+            grid: Dim3::ONE,
+            block: Dim3::ONE,
+            inbound: 128,
+            outbound: 128,
+            payload: 0,
+            priority: Priority::Normal,
+            wait: WaitPolicy::default(),
+            restart: RestartPolicy::default(),
+            active: true,
+            checkpoint_every: None,
+            restored: None,
+        }
+    }
+}
+
+impl LaunchOptions {
+    /// Groups that the kernel runs as. On the CPU a kernel is one thread.
+    pub fn grid(mut self, grid: impl Into<Dim3>) -> Self {
+        self.grid = grid.into();
+        self
+    }
+
+    /// Threads of a group. On the CPU a kernel is one thread.
+    pub fn block(mut self, block: impl Into<Dim3>) -> Self {
+        self.block = block.into();
+        self
+    }
+
+    /// Messages that can wait for the kernel, urgent and normal ones each; rounded up to a power of two.
+    pub fn inbound(mut self, messages: usize) -> Self {
+        self.inbound = messages;
+        self
+    }
+
+    /// Answers that can wait for the host; rounded up to a power of two.
+    pub fn outbound(mut self, messages: usize) -> Self {
+        self.outbound = messages;
+        self
+    }
+
+    /// Bytes of message that fit into a slot, at least. Those of a fixed size always fit; archives that are larger
+    /// travel beside the slot.
+    pub fn payload(mut self, bytes: usize) -> Self {
+        self.payload = bytes;
+        self
+    }
+
+    /// How urgent the kernel is among others of its device. On the CPU an urgent kernel always has a worker of its own,
+    /// a low one never.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// How its worker waits for messages.
+    pub fn wait(mut self, policy: WaitPolicy) -> Self {
+        self.wait = policy;
+        self
+    }
+
+    /// What happens when the handler panics.
+    pub fn restart(mut self, policy: RestartPolicy) -> Self {
+        self.restart = policy;
+        self
+    }
+
+    /// Starts it launched, not active: it handles nothing before [`crate::Resident::activate`].
+    pub fn inactive(mut self) -> Self {
+        self.active = false;
+        self
+    }
+
+    /// Keeps a copy of the state after every so many messages, for restarts.
+    pub fn checkpoint_every(mut self, messages: u64) -> Self {
+        self.checkpoint_every = Some(messages);
+        self
+    }
+
+    /// Starts with this state instead of the handler's.
+    pub fn restore<S: Message>(mut self, state: &S) -> Self {
+        self.restored = Some(Restored { id: S::TYPE, bytes: state.as_bytes().into() });
+        self
+    }
+
+    /// What no device could do.
+    pub(crate) fn check(&self) -> Result<()> {
+        for (name, capacity) in [("inbound", self.inbound), ("outbound", self.outbound)] {
+            if !(1..=MAX_CAPACITY).contains(&capacity) {
+                let text = format!("an {name} ring holds between 1 and {MAX_CAPACITY} messages, not {capacity}");
+                return Err(Error::Invalid(text.into()));
+            }
+        }
+        const LARGEST: usize = 1 << 20;
+        if self.payload > LARGEST {
+            let text = format!("a slot holds at most {LARGEST} bytes of message, not {}", self.payload);
+            return Err(Error::Invalid(text.into()));
+        }
+        if self.checkpoint_every == Some(0) {
+            return Err(Error::Invalid("a checkpoint is made after at least one message".into()));
+        }
+        if self.grid.volume() == 0 || self.block.volume() == 0 {
+            return Err(Error::Invalid("grid and block are at least one in every direction".into()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,575 @@
+//! The host's side of a kernel: putting messages into its rings, steering it, looking at it. It does not know what
+//! device the kernel runs on, nor what its messages mean.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{Ordering, fence},
+    },
+    task::{Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use crossbeam_utils::CachePadded;
+use millrace_core::View;
+use millrace_ring::{Bell, Seat, poll_while_worthwhile, prefetch_to_write};
+use rkyv::util::AlignedVec;
+
+use crate::{
+    Clock, Command, Error, Moment, Result, Status, Telemetry,
+    layout::{HEADER, RegionLayout, flags, slot},
+    region::{Region, Rings},
+    replies::Replies,
+    slots::{Refusal, Slots, Tail, Words},
+};
+
+/// What stands in front of a message.
+///
+/// ```
+/// let header = millrace_resident::Header::default();
+/// assert!(!header.is_ask());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Header {
+    /// The message's type.
+    pub kind: u32,
+    /// Bytes of it in the slot.
+    pub length: u32,
+    /// See [`crate::layout::flags`].
+    pub flags: u32,
+    /// Its number, unique for its kernel and direction.
+    pub id: u64,
+    /// The number of the message that it answers; zero if none.
+    pub correlation: u64,
+    /// When it was sent.
+    pub clock: Moment,
+    /// Of a payload in a buffer: which; of a failure: the [`crate::layout::fault`].
+    pub buffer: u32,
+    /// Which life of that buffer.
+    pub generation: u32,
+}
+
+impl Header {
+    /// Whether its sender waits for the answer.
+    pub fn is_ask(&self) -> bool {
+        self.flags & flags::ASK != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn write(&self, region: &Region, at: usize) {
+        let set = |word: usize, value: u32| region.word(at + word).store(value, Ordering::Relaxed);
+        let set_two = |word: usize, value: u64| {
+            set(word, value as u32);
+            set(word + 1, (value >> 32) as u32);
+        };
+        set(slot::TYPE, self.kind);
+        set(slot::LENGTH, self.length);
+        set(slot::FLAGS, self.flags);
+        set_two(slot::ID, self.id);
+        set_two(slot::CORRELATION, self.correlation);
+        set_two(slot::CLOCK, self.clock.raw());
+        set(slot::BUFFER, self.buffer);
+        set(slot::GENERATION, self.generation);
+    }
+
+    #[inline(always)]
+    pub(crate) fn read(region: &Region, at: usize) -> Self {
+        let get = |word: usize| region.word(at + word).load(Ordering::Relaxed);
+        let get_two = |word: usize| u64::from(get(word)) | u64::from(get(word + 1)) << 32;
+        Self {
+            kind: get(slot::TYPE),
+            length: get(slot::LENGTH),
+            flags: get(slot::FLAGS),
+            id: get_two(slot::ID),
+            correlation: get_two(slot::CORRELATION),
+            clock: Moment::from_raw(get_two(slot::CLOCK)),
+            buffer: get(slot::BUFFER),
+            generation: get(slot::GENERATION),
+        }
+    }
+}
+
+/// What belongs to a message and does not fit into its slot. It waits beside the ring, under the message's number.
+#[derive(Debug, Clone)]
+pub(crate) enum Attachment {
+    /// A buffer of the device's pool, as it was when the message was sent.
+    View(View),
+    /// An archive.
+    Archive(Arc<AlignedVec>),
+    /// Why a message failed.
+    Reason(Arc<str>),
+}
+
+/// A kernel's state as it was at some moment.
+#[derive(Debug, Clone)]
+pub(crate) struct Saved {
+    pub(crate) state: Vec<u8>,
+    pub(crate) handled: u64,
+    pub(crate) clock: Moment,
+}
+
+/// Attachments of messages on their way in one direction.
+pub(crate) type Attachments = Mutex<HashMap<u64, Attachment>>;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is known of a message before it is written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Head {
+    pub(crate) high: bool,
+    pub(crate) kind: u32,
+    pub(crate) flags: u32,
+    pub(crate) clock: Moment,
+    /// Which buffer the attachment is, for a device that looks there.
+    pub(crate) buffer: (u32, u32),
+}
+
+/// A plain message to be sent.
+pub(crate) struct Outgoing<'a> {
+    pub(crate) head: Head,
+    pub(crate) bytes: &'a [u8],
+    /// Taken once the message is sure to be sent.
+    pub(crate) attachment: &'a mut Option<Attachment>,
+}
+
+/// Where a message goes: memory of a slot, aligned to 16.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) start: *mut u8,
+    pub(crate) room: usize,
+}
+
+/// The id of the message that a ring's number was claimed for. Never zero.
+#[inline(always)]
+pub(crate) fn message_id(number: u64, high: bool) -> u64 {
+    (number << 1 | u64::from(high)) + 1
+}
+
+/// The host's side of a kernel.
+pub(crate) struct Port {
+    pub(crate) region: Region,
+    pub(crate) layout: RegionLayout,
+    pub(crate) rings: Rings,
+    high: CachePadded<Tail>,
+    normal: CachePadded<Tail>,
+    /// The kernel has something to do.
+    pub(crate) work: Bell,
+    /// Senders have room.
+    pub(crate) room: Bell,
+    /// The kernel answered, or is another.
+    pub(crate) mail: Bell,
+    pub(crate) replies: CachePadded<Replies>,
+    pub(crate) attached: Attachments,
+    pub(crate) attached_out: Attachments,
+    /// The last checkpoint.
+    pub(crate) saved: Mutex<Option<Saved>>,
+    /// Why it failed.
+    reason: Mutex<Option<Arc<str>>>,
+    /// Held while the host's line of the control block changes.
+    steering: Mutex<()>,
+    pub(crate) clock: Arc<CachePadded<Clock>>,
+    timeout: Duration,
+}
+
+impl Port {
+    pub(crate) fn new(
+        region: Region,
+        layout: RegionLayout,
+        clock: Arc<CachePadded<Clock>>,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let rings = Rings::new(&layout);
+        region.initialize(&layout, &rings)?;
+        region.control().status.store(Status::Launched as u32, Ordering::Relaxed);
+        Ok(Self {
+            region,
+            layout,
+            rings,
+            high: CachePadded::new(Tail::new()),
+            normal: CachePadded::new(Tail::new()),
+            work: Bell::new(),
+            room: Bell::new(),
+            mail: Bell::new(),
+            replies: CachePadded::default(),
+            attached: Attachments::default(),
+            attached_out: Attachments::default(),
+            saved: Mutex::default(),
+            reason: Mutex::default(),
+            steering: Mutex::default(),
+            clock,
+            timeout,
+        })
+    }
+
+    fn inlet(&self, high: bool) -> (&Tail, &Slots) {
+        if high { (&self.high, &self.rings.high) } else { (&self.normal, &self.rings.normal) }
+    }
+
+    /// Writes a message into a slot, if there is one, and tells the kernel. Says its number.
+    #[inline]
+    pub(crate) fn inject(&self, message: &mut Outgoing<'_>) -> Result<u64, Refusal> {
+        let (head, bytes) = (message.head, message.bytes);
+        assert!(bytes.len() <= self.layout.in_payload(), "the layout was made for larger messages");
+        self.inject_with(&head, |place| {
+            // SAFETY: the slot is ours until it is published, and has room for the message.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.start, bytes.len()) };
+            Some((bytes.len(), message.attachment.take()))
+        })
+    }
+
+    /// Lets `write` build a message in a slot, if there is one, and tells the kernel. `write` says how long the message
+    /// is, and what belongs to it; if it says nothing, the kernel passes over the slot.
+    #[inline]
+    pub(crate) fn inject_with(
+        &self,
+        head: &Head,
+        write: impl FnOnce(Place) -> Option<(usize, Option<Attachment>)>,
+    ) -> Result<u64, Refusal> {
+        /// A slot that was claimed has to be published, whatever happens.
+        struct Claimed<'a> {
+            port: &'a Port,
+            ring: &'a Slots,
+            position: u32,
+            header: Header,
+        }
+        impl Drop for Claimed<'_> {
+            #[inline(always)]
+            fn drop(&mut self) {
+                let (region, ring) = (&self.port.region, self.ring);
+                self.header.write(region, ring.at(self.position));
+                ring.publish(region, self.position);
+                // The slot after it was the kernel's a lap ago.
+                prefetch_to_write(region.word(ring.at(self.position.wrapping_add(1))));
+                self.port.work.ring();
+            }
+        }
+        let (tail, ring) = self.inlet(head.high);
+        let number = tail.claim(ring, &self.region)?;
+        let (position, id) = (number as u32, message_id(number, head.high));
+        let mut claimed = Claimed {
+            port: self,
+            ring,
+            position,
+            header: Header {
+                kind: head.kind,
+                length: 0,
+                flags: flags::VOID,
+                id,
+                correlation: 0,
+                clock: head.clock,
+                buffer: head.buffer.0,
+                generation: head.buffer.1,
+            },
+        };
+        let place = Place { start: self.region.payload(ring.at(position)), room: self.layout.in_payload() };
+        let Some((length, attachment)) = write(place) else { return Ok(id) };
+        claimed.header.length = length as u32;
+        claimed.header.flags = head.flags | u32::from(!head.high);
+        if let Some(attachment) = attachment {
+            claimed.header.flags |= flags::ATTACHED;
+            lock(&self.attached).insert(id, attachment);
+        }
+        drop(claimed);
+        Ok(id)
+    }
+
+    /// [`Self::inject`], waiting for room: until the deadline, or without one for as long as the kernel makes progress.
+    #[inline]
+    pub(crate) fn inject_blocking(&self, message: &mut Outgoing<'_>, deadline: Option<Instant>) -> Result<u64> {
+        self.send_blocking(deadline, || self.inject(message))
+    }
+
+    /// Sends with `inject`, waiting for room.
+    #[inline]
+    pub(crate) fn send_blocking(
+        &self,
+        deadline: Option<Instant>,
+        mut inject: impl FnMut() -> Result<u64, Refusal>,
+    ) -> Result<u64> {
+        let attempt = || self.sent(inject());
+        self.patiently(deadline, attempt, |until, attempt| self.room.wait_for_room(Some(until), false, attempt))
+    }
+
+    /// Sends with `inject`, awaiting room.
+    pub(crate) async fn send_async(&self, mut inject: impl FnMut() -> Result<u64, Refusal>) -> Result<u64> {
+        on_bell(&self.room, || self.sent(inject())).await
+    }
+
+    /// What came of an attempt to send; nothing if it is to be tried again.
+    #[inline(always)]
+    fn sent(&self, result: Result<u64, Refusal>) -> Option<Result<u64>> {
+        match result {
+            Ok(id) => Some(Ok(id)),
+            Err(Refusal::Closed) => Some(Err(self.ended())),
+            Err(Refusal::Full) => None,
+        }
+    }
+
+    /// Waits with `wait` until `attempt` succeeds. With a deadline it ends there. Without, it ends when the kernel has
+    /// made no progress for the device's timeout.
+    pub(crate) fn patiently<R, F: FnMut() -> Option<Result<R>>>(
+        &self,
+        deadline: Option<Instant>,
+        mut attempt: F,
+        wait: impl Fn(Instant, &mut F) -> Option<Result<R>>,
+    ) -> Result<R> {
+        // Most answers come while it is worth polling for them, and looking at the clock would only delay that.
+        if let Some(result) = poll_while_worthwhile(&mut attempt) {
+            return result;
+        }
+        if let Some(deadline) = deadline {
+            return wait(deadline, &mut attempt).unwrap_or(Err(Error::Deadline));
+        }
+        let mut before = self.progress();
+        loop {
+            if let Some(result) = wait(Instant::now() + self.timeout, &mut attempt) {
+                return result;
+            }
+            let now = self.progress();
+            if now == std::mem::replace(&mut before, now) {
+                return Err(Error::Stalled { status: self.status(), waited: self.timeout });
+            }
+        }
+    }
+
+    /// Something that changes whenever the kernel does anything.
+    fn progress(&self) -> [u32; 4] {
+        let (control, telemetry) = (self.region.control(), self.region.telemetry());
+        [&control.status, &control.acknowledged, &telemetry.handled[0], &telemetry.failed[0]]
+            .map(|word| word.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    pub(crate) fn status(&self) -> Status {
+        let word = self.region.control().status.load(Ordering::Acquire);
+        Status::from_word(word).unwrap_or(Status::Failed)
+    }
+
+    /// For the kernel's side: it is going to fail, and takes nothing from now on.
+    pub(crate) fn fail(&self, reason: Arc<str>) {
+        *lock(&self.reason) = Some(reason);
+        self.close();
+    }
+
+    /// For the kernel's side: how it is from now on.
+    pub(crate) fn set_status(&self, status: Status) {
+        if status.is_ended() {
+            self.close();
+        }
+        self.region.control().status.store(status as u32, Ordering::Release);
+        self.mail.ring();
+        self.room.ring();
+    }
+
+    /// Why a kernel that has ended takes nothing and answers nothing.
+    pub(crate) fn ended(&self) -> Error {
+        if let Some(reason) = lock(&self.reason).clone() {
+            return Error::Failed(reason);
+        }
+        match self.status() {
+            Status::Failed => Error::Failed("for an unknown reason".into()),
+            // Draining already, as far as a sender is concerned.
+            Status::Launched | Status::Active | Status::Paused => Error::Ended(Status::Draining),
+            status => Error::Ended(status),
+        }
+    }
+
+    /// Takes no more messages. Says where the rings end.
+    fn close(&self) -> (u32, u32) {
+        let ends = (self.high.close(), self.normal.close());
+        self.room.ring();
+        ends
+    }
+
+    /// Messages that wait, urgent ones and others.
+    pub(crate) fn depth(&self) -> (u32, u32) {
+        let control = self.region.control();
+        let depth = |tail: &Tail, head: &crate::sync::AtomicU32| {
+            // The head first: it cannot be ahead of a tail that is read later.
+            let head = head.load(Ordering::Acquire);
+            tail.position().wrapping_sub(head)
+        };
+        (depth(&self.high, &control.high_head), depth(&self.normal, &control.normal_head))
+    }
+
+    pub(crate) fn telemetry(&self) -> Telemetry {
+        let block = self.region.telemetry();
+        let two = |words: &[crate::sync::AtomicU32; 2]| {
+            u64::from(words[0].load(Ordering::Relaxed)) | u64::from(words[1].load(Ordering::Relaxed)) << 32
+        };
+        let mut looks = 0;
+        loop {
+            let version = block.version.load(Ordering::Acquire);
+            let telemetry = Telemetry {
+                status: self.status(),
+                busy: block.busy.load(Ordering::Relaxed) != 0,
+                handled: two(&block.handled),
+                failed: two(&block.failed),
+                sent: two(&block.sent),
+                dropped: two(&block.dropped),
+                clock: Moment::from_raw(two(&block.clock)),
+                restarts: block.restarts.load(Ordering::Relaxed),
+                checkpoints: block.checkpoints.load(Ordering::Relaxed),
+                rests: block.rests.load(Ordering::Relaxed),
+                waiting: self.depth(),
+            };
+            fence(Ordering::Acquire);
+            // A kernel that was stopped in the middle of a change must not keep us here.
+            looks += 1;
+            if (version & 1 == 0 && version == block.version.load(Ordering::Relaxed)) || looks == 1000 {
+                return telemetry;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Tells the kernel what to do. Gives the number of the request; none if it is so already.
+    fn request(&self, command: Command) -> Result<Option<u32>> {
+        let _steering = lock(&self.steering);
+        let (control, from) = (self.region.control(), self.status());
+        let told = Command::from_word(control.command.load(Ordering::Relaxed)).unwrap_or(Command::Wait);
+        let to = match command {
+            Command::Wait => Status::Launched,
+            Command::Activate => Status::Active,
+            Command::Pause => Status::Paused,
+            Command::Drain => Status::Draining,
+            Command::Terminate => Status::Terminated,
+        };
+        if from == Status::Failed && command != Command::Terminate {
+            return Err(self.ended());
+        }
+        let ending = matches!(told, Command::Drain | Command::Terminate) || from.is_ended();
+        let allowed = match command {
+            Command::Wait => false,
+            Command::Activate => !ending,
+            Command::Pause => !ending && told != Command::Wait,
+            Command::Drain => !from.is_ended() && told != Command::Terminate,
+            Command::Terminate => true,
+        };
+        if !allowed {
+            return Err(Error::NotFrom { from, to });
+        }
+        if told == command || from.is_ended() {
+            return Ok(Some(control.request.load(Ordering::Relaxed)));
+        }
+        if matches!(command, Command::Drain | Command::Terminate) {
+            let (high, normal) = self.close();
+            control.drain_high.store(high, Ordering::Relaxed);
+            control.drain_normal.store(normal, Ordering::Relaxed);
+        }
+        control.command.store(command as u32, Ordering::Relaxed);
+        Ok(Some(self.bump()))
+    }
+
+    /// Makes the kernel look at the host's line.
+    fn bump(&self) -> u32 {
+        let request = &self.region.control().request;
+        let number = request.load(Ordering::Relaxed).wrapping_add(1);
+        request.store(number, Ordering::Release);
+        self.work.ring();
+        number
+    }
+
+    /// Whether a request took effect.
+    fn is_acknowledged(&self, number: u32) -> Option<Result<()>> {
+        let ended = self.status().is_ended();
+        let acknowledged = self.region.control().acknowledged.load(Ordering::Acquire);
+        (ended || acknowledged.wrapping_sub(number) as i32 >= 0).then_some(Ok(()))
+    }
+
+    /// Whether the kernel is like that; an error if it never will be.
+    pub(crate) fn has_become(&self, wanted: Status) -> Option<Result<()>> {
+        let status = self.status();
+        if status == wanted {
+            return Some(Ok(()));
+        }
+        status.is_ended().then(|| Err(self.ended()))
+    }
+
+    /// Tells the kernel what to do, without waiting for it.
+    pub(crate) fn tell(&self, command: Command) {
+        let _ = self.request(command);
+    }
+
+    /// Tells the kernel what to do, and waits until it does.
+    pub(crate) fn steer(&self, command: Command) -> Result<()> {
+        let Some(number) = self.request(command)? else { return Ok(()) };
+        self.wait_for_mail(None, || self.is_acknowledged(number))
+    }
+
+    /// [`Self::steer`] for tasks.
+    pub(crate) async fn steer_async(&self, command: Command) -> Result<()> {
+        let Some(number) = self.request(command)? else { return Ok(()) };
+        on_bell(&self.mail, || self.is_acknowledged(number)).await
+    }
+
+    /// Asks for a checkpoint; gives its number.
+    pub(crate) fn want_checkpoint(&self) -> u32 {
+        let _steering = lock(&self.steering);
+        let wanted = &self.region.control().checkpoint_wanted;
+        let number = wanted.load(Ordering::Relaxed).wrapping_add(1);
+        wanted.store(number, Ordering::Relaxed);
+        self.bump();
+        number
+    }
+
+    /// Whether a checkpoint was made; an error if it never will be.
+    pub(crate) fn is_checkpointed(&self, number: u32) -> Option<Result<()>> {
+        let ended = self.status().is_ended();
+        let made = self.region.control().checkpoint_made.load(Ordering::Acquire);
+        if made.wrapping_sub(number) as i32 >= 0 {
+            return Some(Ok(()));
+        }
+        ended.then(|| Err(self.ended()))
+    }
+
+    /// Waits for something that the kernel rings the mail bell for.
+    pub(crate) fn wait_for_mail<R>(
+        &self,
+        deadline: Option<Instant>,
+        attempt: impl FnMut() -> Option<Result<R>>,
+    ) -> Result<R> {
+        self.patiently(deadline, attempt, |until, attempt| self.mail.wait(Some(until), false, attempt))
+    }
+
+    /// The message in a slot of the outbound ring: its header and as much of it as there can be.
+    ///
+    /// # Safety
+    /// The slot is filled, and not released while the bytes are used.
+    pub(crate) unsafe fn message(&self, ring: &Slots, position: u32) -> (Header, &[u8]) {
+        let at = ring.at(position);
+        let header = Header::read(&self.region, at);
+        let length = (header.length as usize).min(ring.stride * 4 - HEADER);
+        // SAFETY: that much of the slot is its message, and by the caller's word nobody writes it.
+        (header, unsafe { std::slice::from_raw_parts(self.region.payload(at), length) })
+    }
+}
+
+impl std::fmt::Debug for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Port").field("status", &self.status()).field("layout", &self.layout).finish_non_exhaustive()
+    }
+}
+
+/// Waits, as a task, until `attempt` succeeds.
+pub(crate) async fn on_bell<R>(bell: &Bell, mut attempt: impl FnMut() -> Option<R>) -> R {
+    struct Seated<'a>(&'a Bell, Seat);
+    impl Drop for Seated<'_> {
+        fn drop(&mut self) {
+            self.0.unregister(&mut self.1);
+        }
+    }
+    let mut seated = Seated(bell, Seat::default());
+    std::future::poll_fn(move |cx| {
+        let waker: &Waker = cx.waker();
+        if let Some(result) = attempt() {
+            return Poll::Ready(result);
+        }
+        seated.0.register(&mut seated.1, waker);
+        attempt().map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}

@@ -1,0 +1,582 @@
+//! The handle of a resident kernel.
+
+use std::{
+    marker::PhantomData,
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
+
+use millrace_core::{Buffer, Device, Priority, Stream, StreamOptions};
+
+use crate::{
+    ArchivedHandler, ArchivedResident, Command, Error, Handler, LaunchOptions, Message, Moment, Refused, Region,
+    Result, Status,
+    engine::{Launched, Plan, Types, engine_for},
+    handler::{Behaviour, Plain, check_kind},
+    layout::{RegionLayout, fault, flags},
+    links::Links,
+    port::{Attachment, Head, Header, Outgoing, Port, lock, on_bell},
+    replies::{Looked, Wanted},
+    slots::Refusal,
+};
+
+/// What a kernel did so far, and how it is.
+///
+/// ```
+/// # use millrace_resident::*;
+/// # struct Nothing;
+/// # impl Handler for Nothing {
+/// #     type Message = (); type Reply = (); type State = ();
+/// #     fn state(&self) {}
+/// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+/// # }
+/// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+/// # let device = runtime.open("cpu")?;
+/// let kernel = device.launch(Nothing, LaunchOptions::default())?;
+/// kernel.ask(())?;
+/// let telemetry = kernel.telemetry();
+/// assert_eq!((telemetry.handled, telemetry.failed, telemetry.status), (1, 0, Status::Active));
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Telemetry {
+    /// How it is.
+    pub status: Status,
+    /// Whether its handler runs right now.
+    pub busy: bool,
+    /// Messages handled.
+    pub handled: u64,
+    /// Messages that could not be read or whose handler panicked.
+    pub failed: u64,
+    /// Messages that it sent, to the host or to other kernels.
+    pub sent: u64,
+    /// Messages that it sent to kernels that had no room, or had ended.
+    pub dropped: u64,
+    /// The clock of the last message.
+    pub clock: Moment,
+    /// Times it went on after a panic.
+    pub restarts: u32,
+    /// Checkpoints made.
+    pub checkpoints: u32,
+    /// Times it went to sleep.
+    pub rests: u32,
+    /// Messages that wait: urgent ones, and others.
+    pub waiting: (u32, u32),
+}
+
+/// A kernel's state between two messages.
+///
+/// ```
+/// # use millrace_resident::*;
+/// # #[derive(Clone, Copy, Message)] #[repr(C)] struct Number { value: u32 }
+/// # struct Sum;
+/// # impl Handler for Sum {
+/// #     type Message = Number; type Reply = (); type State = Number;
+/// #     fn state(&self) -> Number { Number { value: 0 } }
+/// #     fn handle(&mut self, sum: &mut Number, n: &Number, _: &mut Scope<'_, ()>) { sum.value += n.value }
+/// # }
+/// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+/// # let device = runtime.open("cpu")?;
+/// let sum = device.launch(Sum, LaunchOptions::default())?;
+/// sum.ask(Number { value: 7 })?;
+/// let checkpoint = sum.checkpoint()?;
+/// assert_eq!((checkpoint.state.value, checkpoint.handled), (7, 1));
+/// let again = device.launch(Sum, LaunchOptions::default().restore(&checkpoint.state))?;
+/// assert_eq!(again.checkpoint()?.state.value, 7);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Checkpoint<S> {
+    /// The state.
+    pub state: S,
+    /// Messages that had been handled.
+    pub handled: u64,
+    /// The kernel's clock.
+    pub clock: Moment,
+}
+
+/// Launches kernels; every [`Device`] does.
+///
+/// ```
+/// # use millrace_resident::*;
+/// # struct Nothing;
+/// # impl Handler for Nothing {
+/// #     type Message = (); type Reply = (); type State = ();
+/// #     fn state(&self) {}
+/// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+/// # }
+/// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+/// # let device = runtime.open("cpu")?;
+/// let kernel = device.launch(Nothing, LaunchOptions::default())?;
+/// assert!(matches!(device.launch(Nothing, LaunchOptions::default().grid(2)), Err(Error::Unsupported { .. })));
+/// # Ok::<(), Error>(())
+/// ```
+pub trait Launch {
+    /// Launches a kernel. It lives until it is terminated, or its handle is dropped.
+    fn launch<H: Handler>(&self, handler: H, options: LaunchOptions) -> Result<Resident<H>>;
+
+    /// Launches a kernel whose messages are archives, which may be of any size. On the CPU only.
+    fn launch_archived<H: ArchivedHandler>(&self, handler: H, options: LaunchOptions) -> Result<ArchivedResident<H>>;
+}
+
+impl Launch for Device {
+    fn launch<H: Handler>(&self, handler: H, options: LaunchOptions) -> Result<Resident<H>> {
+        options.check()?;
+        let state = restored(&options)?.unwrap_or_else(|| handler.state());
+        let plan = Plan {
+            handler: std::any::type_name::<H>(),
+            wgsl: H::WGSL,
+            types: Some(Types { message: H::Message::LAYOUT, reply: H::Reply::LAYOUT, state: H::State::LAYOUT }),
+            state: state.as_bytes(),
+            layout: RegionLayout::new(
+                options.inbound,
+                options.outbound,
+                options.payload.max(size_of::<H::Message>()),
+                options.payload.max(size_of::<H::Reply>()),
+            ),
+            options: &options,
+        };
+        let base = Base::launch(self, &plan, Box::new(Plain::new(handler, state)))?;
+        Ok(Resident { base, handler: PhantomData })
+    }
+
+    fn launch_archived<H: ArchivedHandler>(&self, handler: H, options: LaunchOptions) -> Result<ArchivedResident<H>> {
+        ArchivedResident::launch(self, handler, &options)
+    }
+}
+
+/// The state that a launch starts with, if it is another than the handler's.
+pub(crate) fn restored<S: Message>(options: &LaunchOptions) -> Result<Option<S>> {
+    let Some(restored) = &options.restored else { return Ok(None) };
+    if restored.id != S::TYPE {
+        return Err(Error::WrongType { expected: S::TYPE, found: restored.id });
+    }
+    S::read_from(&restored.bytes).map(Some)
+}
+
+/// What handles of kernels have in common, whatever their messages are.
+pub(crate) struct Base {
+    pub(crate) device: Device,
+    pub(crate) port: Arc<Port>,
+    pub(crate) links: Arc<Links>,
+    /// Reads the buffers that messages carry; made with the first of them.
+    stream: OnceLock<Stream>,
+    /// What the engine wants to be kept.
+    _keep: Option<Box<dyn std::any::Any + Send + Sync>>,
+}
+
+impl Base {
+    pub(crate) fn launch(device: &Device, plan: &Plan<'_>, behaviour: Box<dyn Behaviour>) -> Result<Self> {
+        if u32::try_from(plan.layout.words()).is_err() {
+            let text = format!("a region of {} words is more than 32 bits can count", plan.layout.words());
+            return Err(Error::Invalid(text.into()));
+        }
+        // A device that is shut down or lost says so here.
+        drop(device.stream_with(&StreamOptions::default().capacity(1))?);
+        let engine = engine_for(device, plan.handler)?;
+        let Launched { port, links, keep } = engine.launch(device, plan, behaviour)?;
+        if plan.options.active {
+            port.tell(Command::Activate);
+        }
+        Ok(Self { device: device.clone(), port, links, stream: OnceLock::new(), _keep: keep })
+    }
+
+    /// The bytes of a buffer as they are now, without copying them.
+    fn view(&self, buffer: &Buffer) -> Result<Attachment> {
+        let stream = match self.stream.get() {
+            Some(stream) => stream,
+            None => {
+                let new = self.device.stream_with(&StreamOptions::default().capacity(8))?;
+                self.stream.get_or_init(|| new)
+            }
+        };
+        Ok(Attachment::View(stream.run(buffer.read(..))?))
+    }
+
+    pub(crate) fn refusal(&self, refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::Full => Error::Full { capacity: self.port.layout.inbound as usize },
+            Refusal::Closed => self.port.ended(),
+        }
+    }
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        self.port.tell(Command::Terminate);
+    }
+}
+
+/// An asker that has not had its answer.
+pub(crate) struct Asked<'a> {
+    port: &'a Port,
+    id: u64,
+    answered: bool,
+}
+
+impl<'a> Asked<'a> {
+    pub(crate) fn new(port: &'a Port, id: u64) -> Self {
+        Self { port, id, answered: false }
+    }
+
+    /// Looks once for the answer.
+    #[inline]
+    pub(crate) fn look<R>(
+        &mut self,
+        decode: &impl Fn(&Header, &[u8], Option<Attachment>) -> Result<R>,
+    ) -> Option<Result<R>> {
+        let found = look(self.port, Wanted::Answer(self.id), decode);
+        self.answered |= found.is_some();
+        found
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.port.give_up(self.id);
+        }
+    }
+}
+
+/// Looks once for what is wanted; an error if the kernel has ended and there is no such thing.
+#[inline]
+fn look<R>(
+    port: &Port,
+    wanted: Wanted,
+    decode: &impl Fn(&Header, &[u8], Option<Attachment>) -> Result<R>,
+) -> Option<Result<R>> {
+    // Before the ring: what the kernel said before it ended is there.
+    let ended = port.status().is_ended();
+    let looked = port.look(wanted, &mut |header, bytes, attachment| {
+        port.clock.see(header.clock);
+        decode(header, bytes, attachment)
+    });
+    match looked {
+        Looked::Found(result) => Some(result),
+        Looked::Nothing if ended => Some(Err(port.ended())),
+        Looked::Nothing | Looked::Elsewhere => None,
+    }
+}
+
+/// Looks once for a message that nobody asked for.
+pub(crate) fn look_for_any<R>(
+    port: &Port,
+    decode: &impl Fn(&Header, &[u8], Option<Attachment>) -> Result<R>,
+) -> Option<Result<R>> {
+    look(port, Wanted::Any, decode)
+}
+
+/// What an answer says if it is no answer.
+pub(crate) fn failure(header: &Header, attachment: Option<&Attachment>) -> Result<()> {
+    if header.flags & flags::FAILED == 0 {
+        return Ok(());
+    }
+    let reason = match attachment {
+        Some(Attachment::Reason(reason)) => reason.clone(),
+        _ => "the kernel gave no reason".into(),
+    };
+    Err(match header.buffer {
+        fault::PANIC => Error::Panicked(reason),
+        fault::NO_PAYLOAD => Error::NoPayload,
+        _ => Error::Corrupt(reason),
+    })
+}
+
+/// Reads a plain answer.
+#[inline]
+fn decode<R: Message>(header: &Header, bytes: &[u8], attachment: Option<Attachment>) -> Result<R> {
+    failure(header, attachment.as_ref())?;
+    check_kind(header, bytes, R::TYPE)?;
+    R::read_from(bytes)
+}
+
+/// A kernel that lives on a device. Any number of threads may use the handle; when it is dropped the kernel ends.
+///
+/// A message that was sent is handled, in the order of its ring, unless the kernel is terminated or fails before. The
+/// answer to a message that was *sent* goes to whoever [receives](Self::receive), or to linked kernels; the answer to one
+/// that was *asked* goes to the asker. Answers that nobody receives stay in the outbound ring, and when that is full the
+/// kernel waits.
+///
+/// ```
+/// # use millrace_resident::*;
+/// # #[derive(Clone, Copy, Message)] #[repr(C)] struct Number { value: u32 }
+/// # struct Double;
+/// # impl Handler for Double {
+/// #     type Message = Number; type Reply = Number; type State = ();
+/// #     fn state(&self) {}
+/// #     fn handle(&mut self, _: &mut (), n: &Number, _: &mut Scope<'_, Number>) -> Number { Number { value: n.value * 2 } }
+/// # }
+/// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+/// # let device = runtime.open("cpu")?;
+/// let soon = std::time::Instant::now() + std::time::Duration::from_secs(5);
+/// let double = device.launch(Double, LaunchOptions::default().inactive())?;
+/// double.send(Number { value: 4 })?; // it waits
+/// double.activate()?;
+/// assert_eq!(double.receive(soon)?.value, 8);
+/// assert_eq!(double.ask(Number { value: 5 })?.value, 10);
+/// assert_eq!(pollster::block_on(double.ask_async(Number { value: 6 }))?.value, 12);
+/// double.drain()?;
+/// double.wait_for(Status::Terminated, soon)?;
+/// assert_eq!(double.send(Number { value: 7 }).unwrap_err().error, Error::Ended(Status::Terminated));
+/// # Ok::<(), Error>(())
+/// ```
+pub struct Resident<H: Handler> {
+    base: Base,
+    handler: PhantomData<fn(H)>,
+}
+
+impl<H: Handler> Resident<H> {
+    pub(crate) fn port(&self) -> &Arc<Port> {
+        &self.base.port
+    }
+
+    pub(crate) fn links(&self) -> &Arc<Links> {
+        &self.base.links
+    }
+
+    #[inline(always)]
+    fn outgoing<'a>(
+        &self,
+        message: &'a H::Message,
+        priority: Priority,
+        flags: u32,
+        attachment: &'a mut Option<Attachment>,
+    ) -> Outgoing<'a> {
+        let (high, clock) = (priority == Priority::High, self.port().clock.tick());
+        let head = Head { high, kind: H::Message::TYPE, flags, clock, buffer: (0, 0) };
+        Outgoing { head, bytes: message.as_bytes(), attachment }
+    }
+
+    /// Sends a message if there is room. Otherwise it comes back.
+    #[inline]
+    pub fn try_send(&self, message: H::Message) -> Result<(), Refused<H::Message>> {
+        self.try_send_with(message, Priority::Normal)
+    }
+
+    /// [`Self::try_send`]; a high message overtakes those that wait, except that after eight in a row a normal one has
+    /// its turn. For messages, low is the same as normal.
+    #[inline]
+    pub fn try_send_with(&self, message: H::Message, priority: Priority) -> Result<(), Refused<H::Message>> {
+        let sent = self.port().inject(&mut self.outgoing(&message, priority, 0, &mut None));
+        sent.map(drop).map_err(|refusal| Refused { message, error: self.base.refusal(refusal) })
+    }
+
+    /// Sends a message, waiting for room for as long as the kernel makes progress.
+    #[inline]
+    pub fn send(&self, message: H::Message) -> Result<(), Refused<H::Message>> {
+        self.send_with(message, Priority::Normal)
+    }
+
+    /// [`Self::send`] with a priority, as in [`Self::try_send_with`].
+    #[inline]
+    pub fn send_with(&self, message: H::Message, priority: Priority) -> Result<(), Refused<H::Message>> {
+        let sent = self.port().inject_blocking(&mut self.outgoing(&message, priority, 0, &mut None), None);
+        sent.map(drop).map_err(|error| Refused { message, error })
+    }
+
+    /// Sends a message, waiting for room until the deadline.
+    pub fn send_deadline(&self, message: H::Message, deadline: Instant) -> Result<(), Refused<H::Message>> {
+        let mut attachment = None;
+        let mut outgoing = self.outgoing(&message, Priority::Normal, 0, &mut attachment);
+        let sent = self.port().inject_blocking(&mut outgoing, Some(deadline));
+        sent.map(drop).map_err(|error| Refused { message, error })
+    }
+
+    /// Sends a message when there is room. Dropped before it is done, it has sent nothing.
+    pub async fn send_async(&self, message: H::Message) -> Result<(), Refused<H::Message>> {
+        let sent = self.inject_async(&message, 0).await;
+        sent.map(drop).map_err(|error| Refused { message, error })
+    }
+
+    async fn inject_async(&self, message: &H::Message, flags: u32) -> Result<u64> {
+        let mut attachment = None;
+        let mut outgoing = self.outgoing(message, Priority::Normal, flags, &mut attachment);
+        self.port().send_async(|| self.port().inject(&mut outgoing)).await
+    }
+
+    /// Sends a message together with a buffer, which is not copied: the handler sees its bytes as they are now.
+    pub fn send_buffer(&self, message: H::Message, buffer: &Buffer) -> Result<(), Refused<H::Message>> {
+        self.inject_buffer(&message, buffer, 0).map(drop).map_err(|error| Refused { message, error })
+    }
+
+    fn inject_buffer(&self, message: &H::Message, buffer: &Buffer, flags: u32) -> Result<u64> {
+        let mut attachment = Some(self.base.view(buffer)?);
+        let id = buffer.id();
+        let mut outgoing = self.outgoing(message, Priority::Normal, flags, &mut attachment);
+        outgoing.head.buffer = (id.index, id.generation);
+        self.port().inject_blocking(&mut outgoing, None)
+    }
+
+    /// Sends a message and waits for its answer, for as long as the kernel makes progress.
+    #[inline]
+    pub fn ask(&self, message: H::Message) -> Result<H::Reply> {
+        self.ask_until(message, Priority::Normal, None)
+    }
+
+    /// [`Self::ask`] with a priority, as in [`Self::try_send_with`].
+    pub fn ask_with(&self, message: H::Message, priority: Priority) -> Result<H::Reply> {
+        self.ask_until(message, priority, None)
+    }
+
+    /// Sends a message and waits for its answer until the deadline. The message may be handled all the same.
+    pub fn ask_deadline(&self, message: H::Message, deadline: Instant) -> Result<H::Reply> {
+        self.ask_until(message, Priority::Normal, Some(deadline))
+    }
+
+    /// [`Self::ask`] together with a buffer, as in [`Self::send_buffer`].
+    pub fn ask_buffer(&self, message: H::Message, buffer: &Buffer) -> Result<H::Reply> {
+        let id = self.inject_buffer(&message, buffer, flags::ASK)?;
+        self.answer(id, None)
+    }
+
+    #[inline]
+    fn ask_until(&self, message: H::Message, priority: Priority, deadline: Option<Instant>) -> Result<H::Reply> {
+        let mut attachment = None;
+        let mut outgoing = self.outgoing(&message, priority, flags::ASK, &mut attachment);
+        let id = self.port().inject_blocking(&mut outgoing, deadline)?;
+        self.answer(id, deadline)
+    }
+
+    #[inline]
+    fn answer(&self, id: u64, deadline: Option<Instant>) -> Result<H::Reply> {
+        let mut asked = Asked::new(self.port(), id);
+        self.port().wait_for_mail(deadline, || asked.look(&decode::<H::Reply>))
+    }
+
+    /// [`Self::ask`] for tasks. Dropped before it is done, the message may be handled all the same.
+    pub async fn ask_async(&self, message: H::Message) -> Result<H::Reply> {
+        let id = self.inject_async(&message, flags::ASK).await?;
+        let mut asked = Asked::new(self.port(), id);
+        on_bell(&self.port().mail, || asked.look(&decode::<H::Reply>)).await
+    }
+
+    /// The next answer to a message that was sent, or the next message that the handler emitted: waits until the
+    /// deadline.
+    pub fn receive(&self, deadline: Instant) -> Result<H::Reply> {
+        self.port().wait_for_mail(Some(deadline), || look_for_any(self.port(), &decode::<H::Reply>))
+    }
+
+    /// [`Self::receive`], if it is there.
+    pub fn try_receive(&self) -> Option<Result<H::Reply>> {
+        look_for_any(self.port(), &decode::<H::Reply>)
+    }
+
+    /// [`Self::receive`] for tasks. Dropped before it is done, it has received nothing.
+    pub async fn receive_async(&self) -> Result<H::Reply> {
+        on_bell(&self.port().mail, || look_for_any(self.port(), &decode::<H::Reply>)).await
+    }
+
+    /// The state between two messages. The kernel may be paused; it makes the copy itself.
+    pub fn checkpoint(&self) -> Result<Checkpoint<H::State>> {
+        let number = self.port().want_checkpoint();
+        self.port().wait_for_mail(None, || self.port().is_checkpointed(number))?;
+        self.last_checkpoint().unwrap_or(Err(Error::NoPayload))
+    }
+
+    /// [`Self::checkpoint`] for tasks.
+    pub async fn checkpoint_async(&self) -> Result<Checkpoint<H::State>> {
+        let number = self.port().want_checkpoint();
+        on_bell(&self.port().mail, || self.port().is_checkpointed(number)).await?;
+        self.last_checkpoint().unwrap_or(Err(Error::NoPayload))
+    }
+
+    /// The last checkpoint that was made, also of a kernel that has failed since.
+    pub fn last_checkpoint(&self) -> Option<Result<Checkpoint<H::State>>> {
+        let saved = lock(&self.port().saved).clone()?;
+        let (handled, clock) = (saved.handled, saved.clock);
+        Some(H::State::read_from(&saved.state).map(|state| Checkpoint { state, handled, clock }))
+    }
+}
+
+/// The lifecycle, for every kind of handle.
+macro_rules! lifecycle {
+    ($(<$($generic:ident: $bound:path)?>)? for $type:ty) => {
+        impl<$($($generic: $bound)?)?> $type {
+            /// Lets it handle messages.
+            pub fn activate(&self) -> Result<()> {
+                self.base.port.steer(Command::Activate)
+            }
+
+            /// [`Self::activate`] for tasks.
+            pub async fn activate_async(&self) -> Result<()> {
+                self.base.port.steer_async(Command::Activate).await
+            }
+
+            /// Lets it handle no messages; it still takes them. Returns when that is so.
+            pub fn pause(&self) -> Result<()> {
+                self.base.port.steer(Command::Pause)
+            }
+
+            /// [`Self::pause`] for tasks.
+            pub async fn pause_async(&self) -> Result<()> {
+                self.base.port.steer_async(Command::Pause).await
+            }
+
+            /// Takes no more messages, handles those that were sent, and then ends: see [`Self::wait_for`].
+            pub fn drain(&self) -> Result<()> {
+                self.base.port.steer(Command::Drain)
+            }
+
+            /// [`Self::drain`] for tasks.
+            pub async fn drain_async(&self) -> Result<()> {
+                self.base.port.steer_async(Command::Drain).await
+            }
+
+            /// Ends it after the message that it handles now. What else was sent is not handled; who asked is told so.
+            pub fn terminate(&self) -> Result<()> {
+                self.base.port.steer(Command::Terminate)
+            }
+
+            /// [`Self::terminate`] for tasks.
+            pub async fn terminate_async(&self) -> Result<()> {
+                self.base.port.steer_async(Command::Terminate).await
+            }
+
+            /// How it is.
+            #[inline]
+            pub fn status(&self) -> Status {
+                self.base.port.status()
+            }
+
+            /// What it did so far. Looks at memory and asks nobody.
+            #[inline]
+            pub fn telemetry(&self) -> Telemetry {
+                self.base.port.telemetry()
+            }
+
+            /// The memory that it shares with the host, for those who look at it word by word.
+            pub fn region(&self) -> &Region {
+                &self.base.port.region
+            }
+
+            /// Where everything lies in that memory.
+            pub fn region_layout(&self) -> RegionLayout {
+                self.base.port.layout
+            }
+
+            /// Waits until it is like that, until the deadline. An error if it has ended otherwise.
+            pub fn wait_for(&self, status: Status, deadline: Instant) -> Result<()> {
+                self.base.port.wait_for_mail(Some(deadline), || self.base.port.has_become(status))
+            }
+
+            /// [`Self::wait_for`] for tasks.
+            pub async fn wait_for_async(&self, status: Status) -> Result<()> {
+                on_bell(&self.base.port.mail, || self.base.port.has_become(status)).await
+            }
+        }
+
+        impl<$($($generic: $bound)?)?> std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("Resident")
+                    .field("device", &self.base.device)
+                    .field("status", &self.status())
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(crate) use lifecycle;
+
+lifecycle!(<H: Handler> for Resident<H>);

@@ -1,0 +1,3 @@
+//! The atomics that `slots.rs` is written against; its model under loom brings others.
+
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

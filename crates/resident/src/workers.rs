@@ -1,0 +1,290 @@
+//! The threads that CPU kernels run on.
+//!
+//! The first few kernels, as many as there are cores, and urgent ones have a thread of their own: it polls while that is
+//! worthwhile and then sleeps. All others share a small set of threads: a kernel that was sent something is put into a
+//! queue, and a worker runs it for a turn.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
+    },
+    task::{Wake, Waker},
+};
+
+use crossbeam_utils::CachePadded;
+use millrace_core::Priority;
+use millrace_ring::{poll_while_worthwhile, sleep_until};
+
+use crate::{
+    Clock, Error, LaunchOptions, Result, STARVATION_BOUND, WaitPolicy,
+    kernel::{Kernel, Step},
+    port::lock,
+};
+
+/// Messages of one kernel in a row.
+const TURN: usize = 64;
+/// The most threads that are shared.
+const SHARED: usize = 4;
+
+/// What a device's CPU kernels have in common. Kept by the device's context.
+#[derive(Default)]
+pub(crate) struct Residency {
+    /// On a line of its own: every message of every kernel reads it.
+    pub(crate) clock: Arc<CachePadded<Clock>>,
+    /// Kernels with a thread of their own.
+    own: Arc<AtomicUsize>,
+    shared: Mutex<Option<Arc<Shared>>>,
+}
+
+impl Drop for Residency {
+    fn drop(&mut self) {
+        if let Some(shared) = lock(&self.shared).take() {
+            shared.stop();
+        }
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get())
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(run);
+    let refused = |error: std::io::Error| Error::Device(millrace_core::Error::Thread(error.to_string().into()));
+    thread.map(drop).map_err(refused)
+}
+
+impl Residency {
+    /// Lets a kernel live.
+    pub(crate) fn start(&self, kernel: Kernel, options: &LaunchOptions) -> Result<()> {
+        let always = options.priority == Priority::High || options.wait == WaitPolicy::Spin;
+        let never = options.priority == Priority::Low;
+        let taken = |count: usize| (always || (!never && count < cores())).then_some(count + 1);
+        if self.own.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok() {
+            struct SignOff(Arc<AtomicUsize>);
+            impl Drop for SignOff {
+                fn drop(&mut self) {
+                    self.0.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+            let (sign_off, wait) = (SignOff(self.own.clone()), options.wait);
+            return spawn("millrace-kernel", move || {
+                let _sign_off = sign_off;
+                live(kernel, wait);
+            });
+        }
+        let shared = self.shared()?;
+        let task = Task {
+            kernel: Mutex::new(Some(kernel)),
+            state: AtomicU8::new(QUEUED),
+            low: options.priority == Priority::Low,
+            shared: shared.clone(),
+        };
+        shared.push(Arc::new(task));
+        Ok(())
+    }
+
+    fn shared(&self) -> Result<Arc<Shared>> {
+        let mut shared = lock(&self.shared);
+        if let Some(shared) = &*shared {
+            return Ok(shared.clone());
+        }
+        let new = Arc::new(Shared::default());
+        for _ in 0..cores().min(SHARED) {
+            let worker = new.clone();
+            if let Err(error) = spawn("millrace-kernels", move || worker.work()) {
+                new.stop();
+                return Err(error);
+            }
+        }
+        Ok(shared.insert(new).clone())
+    }
+}
+
+/// The life of a kernel on a thread of its own.
+fn live(mut kernel: Kernel, wait: WaitPolicy) {
+    let mut idle = 0u32;
+    loop {
+        match kernel.run(TURN) {
+            Step::Ended => return,
+            Step::Worked => {
+                idle = 0;
+                continue;
+            }
+            Step::Idle => {}
+        }
+        let mut look = |budget| match kernel.run(budget) {
+            Step::Idle => None,
+            step => Some(step),
+        };
+        let found = match wait {
+            WaitPolicy::Spin => {
+                idle = idle.wrapping_add(1);
+                // Whoever shares the core gets it now and then.
+                if idle.is_multiple_of(64) {
+                    std::thread::yield_now()
+                } else {
+                    std::hint::spin_loop()
+                }
+                continue;
+            }
+            WaitPolicy::Adaptive => poll_while_worthwhile(|| look(1)),
+            WaitPolicy::Sleep => None,
+        };
+        let found = found.or_else(|| {
+            sleep_until(None, |waker| {
+                if let Some(waker) = waker {
+                    kernel.register(waker);
+                }
+                match kernel.run(1) {
+                    Step::Idle => None,
+                    step => Some(step),
+                }
+            })
+        });
+        if found == Some(Step::Ended) {
+            return;
+        }
+    }
+}
+
+/// Sleeps until it is sent something.
+const IDLE: u8 = 0;
+/// Is in the queue.
+const QUEUED: u8 = 1;
+/// A worker runs it.
+const RUNNING: u8 = 2;
+/// A worker runs it, and something was sent meanwhile.
+const AGAIN: u8 = 3;
+
+/// A kernel that shares threads with others.
+struct Task {
+    kernel: Mutex<Option<Kernel>>,
+    state: AtomicU8,
+    low: bool,
+    shared: Arc<Shared>,
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let next = |state| match state {
+            IDLE => Some(QUEUED),
+            RUNNING => Some(AGAIN),
+            _ => None,
+        };
+        if self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) == Ok(IDLE) {
+            self.shared.push(self.clone());
+        }
+    }
+}
+
+impl Task {
+    /// A turn.
+    fn run(self: Arc<Self>) {
+        let mut slot = lock(&self.kernel);
+        let Some(kernel) = &mut *slot else { return };
+        self.state.store(RUNNING, Ordering::Release);
+        let mut step = kernel.run(TURN);
+        if step == Step::Idle {
+            kernel.register(&Waker::from(self.clone()));
+            step = kernel.run(1);
+        }
+        match step {
+            Step::Ended => {
+                *slot = None; // with it the last waker that refers to us
+                return;
+            }
+            Step::Idle if self.state.compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok() => {
+                return;
+            }
+            Step::Idle | Step::Worked => self.state.store(QUEUED, Ordering::Release),
+        }
+        drop(slot);
+        let shared = self.shared.clone();
+        shared.push(self);
+    }
+}
+
+/// The queue of kernels that have something to do, and the threads that run them.
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Kernels in the queue, for those who only look.
+    count: AtomicUsize,
+    stopped: AtomicBool,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    normal: VecDeque<Arc<Task>>,
+    low: VecDeque<Arc<Task>>,
+    /// Normal ones in a row while a low one waited.
+    burst: u32,
+    sleeping: usize,
+}
+
+impl Queue {
+    fn pop(&mut self) -> Option<Arc<Task>> {
+        if self.low.is_empty() || (!self.normal.is_empty() && self.burst < STARVATION_BOUND) {
+            self.burst = if self.low.is_empty() { 0 } else { self.burst + 1 };
+            return self.normal.pop_front();
+        }
+        self.burst = 0;
+        self.low.pop_front()
+    }
+}
+
+impl Shared {
+    fn push(&self, task: Arc<Task>) {
+        let mut queue = lock(&self.queue);
+        if task.low { &mut queue.low } else { &mut queue.normal }.push_back(task);
+        self.count.fetch_add(1, Ordering::Release);
+        let asleep = queue.sleeping > 0;
+        drop(queue);
+        if asleep {
+            self.changed.notify_one();
+        }
+    }
+
+    fn try_pop(&self) -> Option<Arc<Task>> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let task = lock(&self.queue).pop()?;
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        Some(task)
+    }
+
+    fn work(&self) {
+        loop {
+            if let Some(task) = poll_while_worthwhile(|| self.try_pop()) {
+                task.run();
+                continue;
+            }
+            let mut queue = lock(&self.queue);
+            if self.count.load(Ordering::Acquire) > 0 {
+                continue;
+            }
+            if self.stopped.load(Ordering::Acquire) {
+                return;
+            }
+            queue.sleeping += 1;
+            queue = self.changed.wait(queue).unwrap_or_else(std::sync::PoisonError::into_inner);
+            queue.sleeping -= 1;
+        }
+    }
+
+    /// The threads end once the queue is empty.
+    fn stop(&self) {
+        let _queue = lock(&self.queue);
+        self.stopped.store(true, Ordering::Release);
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,138 @@
+//! Every interleaving, within a bound, of short scenarios for the slots. It is the very file that the crate uses, with
+//! loom's atomics.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+}
+
+#[path = "../src/slots.rs"]
+#[allow(dead_code, reason = "not every scenario uses everything")]
+mod slots;
+
+use loom::{sync::Arc, thread};
+use slots::{Refusal, Slots, Tail, Words};
+use sync::{AtomicU32, Ordering};
+
+/// Two words a slot: the sequence and the message.
+struct Memory {
+    words: Vec<AtomicU32>,
+    slots: Slots,
+    tail: Tail,
+}
+
+impl Words for Memory {
+    fn word(&self, index: usize) -> &AtomicU32 {
+        &self.words[index]
+    }
+}
+
+impl Memory {
+    fn new(capacity: u32) -> Arc<Self> {
+        let words = (0..2 * capacity).map(|_| AtomicU32::new(0)).collect();
+        let memory = Self { words, slots: Slots { first: 0, stride: 2, mask: capacity - 1 }, tail: Tail::new() };
+        memory.slots.initialize(&memory);
+        Arc::new(memory)
+    }
+
+    fn message(&self, position: u32) -> &AtomicU32 {
+        self.word(self.slots.at(position) + 1)
+    }
+
+    /// Any number of these.
+    fn send(&self, message: u32) -> Result<u64, Refusal> {
+        let number = self.tail.claim(&self.slots, self)?;
+        self.message(number as u32).store(message, Ordering::Relaxed);
+        self.slots.publish(self, number as u32);
+        Ok(number)
+    }
+
+    /// Only one of these.
+    fn receive(&self, position: &mut u32) -> Option<u32> {
+        if !self.slots.is_filled(self, *position) {
+            return None;
+        }
+        let message = self.message(*position).load(Ordering::Relaxed);
+        self.slots.release(self, *position);
+        *position = position.wrapping_add(1);
+        Some(message)
+    }
+}
+
+fn explore(preemptions: usize, scenario: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(scenario);
+}
+
+#[test]
+fn a_message_is_seen_whole_and_in_order_over_a_wrap() {
+    explore(3, || {
+        let memory = Memory::new(2);
+        let sender = {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                for message in 1..=3 {
+                    while memory.send(message).is_err() {
+                        thread::yield_now();
+                    }
+                }
+            })
+        };
+        let (mut position, mut next) = (0, 1);
+        while next <= 3 {
+            match memory.receive(&mut position) {
+                Some(message) => {
+                    assert_eq!(message, next);
+                    next += 1;
+                }
+                None => thread::yield_now(),
+            }
+        }
+        sender.join().unwrap();
+        assert_eq!(memory.receive(&mut position), None);
+    });
+}
+
+#[test]
+fn two_senders_never_share_a_slot() {
+    explore(3, || {
+        let memory = Memory::new(2);
+        let senders: Vec<_> = (1..=2)
+            .map(|message| {
+                let memory = memory.clone();
+                thread::spawn(move || memory.send(message).unwrap())
+            })
+            .collect();
+        let numbers: Vec<_> = senders.into_iter().map(|sender| sender.join().unwrap()).collect();
+        assert_ne!(numbers[0], numbers[1]);
+        assert_eq!(memory.send(3), Err(Refusal::Full));
+        let mut position = 0;
+        let mut received = [memory.receive(&mut position).unwrap(), memory.receive(&mut position).unwrap()];
+        received.sort_unstable();
+        assert_eq!(received, [1, 2]);
+        assert_eq!(memory.send(3), Ok(2));
+    });
+}
+
+#[test]
+fn after_a_close_everything_up_to_its_end_arrives_and_nothing_else() {
+    explore(3, || {
+        let memory = Memory::new(2);
+        let sender = {
+            let memory = memory.clone();
+            thread::spawn(move || memory.send(1).is_ok())
+        };
+        let end = memory.tail.close();
+        assert_eq!(memory.send(2), Err(Refusal::Closed));
+        let mut position = 0;
+        while position != end {
+            match memory.receive(&mut position) {
+                Some(message) => assert_eq!(message, 1),
+                None => thread::yield_now(),
+            }
+        }
+        assert_eq!(sender.join().unwrap(), end == 1);
+        assert_eq!(memory.receive(&mut position), None);
+    });
+}

@@ -1,0 +1,156 @@
+//! The waiting of the rings, for those who keep what they wait for somewhere else: in memory that a device writes, for
+//! example.
+
+use std::{
+    task::Waker,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    fence,
+    poll::poll_for,
+    prefetch,
+    wait::{self, Key, WaitSet},
+};
+
+/// Wakes those who wait for a change. Threads poll for a while and then sleep; tasks leave their waker.
+///
+/// To wait: [`Bell::register`], look again, sleep. To wake: make the change, [`Bell::ring`]. One of the two sees the
+/// other.
+///
+/// ```
+/// use std::sync::atomic::{AtomicBool, Ordering};
+/// use millrace_ring::Bell;
+/// let (bell, open) = (Bell::new(), AtomicBool::new(false));
+/// std::thread::scope(|s| {
+///     s.spawn(|| {
+///         open.store(true, Ordering::Release);
+///         bell.ring();
+///     });
+///     let waited = bell.wait(None, true, || open.load(Ordering::Acquire).then_some("open"));
+///     assert_eq!(waited, Some("open"));
+/// });
+/// ```
+#[derive(Debug)]
+pub struct Bell {
+    set: WaitSet,
+}
+
+/// A sleeper's place at a [`Bell`].
+#[derive(Debug, Default)]
+pub struct Seat(Key);
+
+impl Default for Bell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Bell {
+    /// A bell that nobody listens to yet.
+    pub fn new() -> Self {
+        Self { set: WaitSet::new() }
+    }
+
+    /// Something changed: wakes everyone who sleeps. Next to nothing while nobody does.
+    #[inline(always)]
+    pub fn ring(&self) {
+        fence::light();
+        self.set.wake();
+    }
+
+    /// Room was made in a queue of `capacity` that now holds `waiting`: wakes tasks at once, and threads that were
+    /// registered as patient once there is room for many messages.
+    #[inline(always)]
+    pub fn ring_for_room(&self, waiting: usize, capacity: usize) {
+        fence::light();
+        if self.set.is_anyone() {
+            self.set.wake_for_room(waiting, capacity, 1);
+        }
+    }
+
+    /// Whether somebody sleeps who did not see the last change: for those who have to look at something before they know
+    /// whether to [`Self::ring`].
+    #[inline(always)]
+    pub fn has_listeners(&self) -> bool {
+        fence::light();
+        self.set.is_anyone()
+    }
+
+    /// Announces a sleeper, or replaces its waker. The caller must look once more before it sleeps.
+    pub fn register(&self, seat: &mut Seat, waker: &Waker) {
+        self.set.register(&mut seat.0, waker, wait::EAGER);
+    }
+
+    /// Takes a sleeper's place back.
+    pub fn unregister(&self, seat: &mut Seat) {
+        self.set.unregister(&mut seat.0);
+    }
+
+    /// Blocks until `attempt` succeeds, until the deadline at most. With `polling` it looks for about as long as a
+    /// wake-up would cost before it sleeps, where that makes sense.
+    pub fn wait<R>(&self, deadline: Option<Instant>, polling: bool, attempt: impl FnMut() -> Option<R>) -> Option<R> {
+        self.wait_as(wait::EAGER, None, deadline, polling, attempt)
+    }
+
+    /// [`Self::wait`] for room in a queue: woken when there is room for many messages, and looking by itself now and
+    /// then, in case there never is.
+    pub fn wait_for_room<R>(
+        &self,
+        deadline: Option<Instant>,
+        polling: bool,
+        attempt: impl FnMut() -> Option<R>,
+    ) -> Option<R> {
+        self.wait_as(wait::PATIENT, Some(wait::FIRST_ROUND), deadline, polling, attempt)
+    }
+
+    fn wait_as<R>(
+        &self,
+        level: usize,
+        patience: Option<Duration>,
+        deadline: Option<Instant>,
+        polling: bool,
+        mut attempt: impl FnMut() -> Option<R>,
+    ) -> Option<R> {
+        if polling && let Some(result) = poll_for(deadline, 0, false, &mut attempt) {
+            return Some(result);
+        }
+        let mut seat = Seat::default();
+        let result = wait::sleep_until(deadline, patience, |waker| {
+            if let Some(waker) = waker {
+                self.set.register(&mut seat.0, waker, level);
+            }
+            attempt()
+        });
+        self.unregister(&mut seat);
+        result
+    }
+}
+
+/// Sleeps in rounds until `attempt` succeeds. Given a waker, `attempt` leaves it where it will be called before it
+/// looks; without one, it just looks.
+///
+/// ```
+/// use std::task::Waker;
+/// let mut looks = 0;
+/// let result = millrace_ring::sleep_until(None, |waker: Option<&Waker>| {
+///     looks += 1;
+///     waker.map(Waker::wake_by_ref); // as if it came at once
+///     (looks > 2).then_some("there")
+/// });
+/// assert_eq!(result, Some("there"));
+/// ```
+pub fn sleep_until<R>(deadline: Option<Instant>, attempt: impl FnMut(Option<&Waker>) -> Option<R>) -> Option<R> {
+    wait::sleep_until(deadline, None, attempt)
+}
+
+/// Brings a cache line that another core used last to this one, to be written soon. A hint: it changes nothing but time.
+///
+/// ```
+/// let line = [0u8; 64];
+/// millrace_ring::prefetch_to_write(&line);
+/// ```
+#[inline(always)]
+pub fn prefetch_to_write<T>(place: *const T) {
+    prefetch::to_write(place);
+}
