@@ -339,7 +339,7 @@ fn an_awaited_submit_that_is_dropped_has_submitted_nothing() {
         ticket.wait().unwrap();
     }
     stream.synchronize().unwrap();
-    assert_eq!(log.seen(), []);
+    assert!(log.seen().is_empty());
 }
 
 #[test]
