@@ -156,7 +156,7 @@ mod tests {
             let mut cells: Vec<usize> = layout.rows().flat_map(|at| at..at + size[0] as usize).collect();
             cells.sort_unstable();
             cells.dedup();
-            assert_eq!(cells.len() as u32, size.iter().product());
+            assert_eq!(cells.len() as u32, size.iter().product::<u32>());
             let [nx, ny, nz] = size.map(|n| n - 1);
             let is_cell = |at: usize| cells.binary_search(&at).is_ok();
             for y in 0..=ny {
