@@ -1,7 +1,7 @@
 //! Where everything lies in a resident kernel's memory, for host and device alike.
 //!
 //! A kernel's *region* is made of 32-bit words, because that is what WGSL has atomics for; a 64-bit value is two words,
-//! the low one first. In order: the [`ControlBlock`], the [`Telemetry`], the inbound ring for urgent messages, the
+//! the low one first. In order: the [`ControlBlock`], the [`TelemetryBlock`], the inbound ring for urgent messages, the
 //! inbound ring for the others, the outbound ring. What changes with every message lies apart from what somebody polls,
 //! so that nobody takes a line away from a side that waits.
 
