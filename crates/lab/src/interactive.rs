@@ -22,12 +22,9 @@ use crate::{
     groups::{self, Group},
     measure::{Better, Measured, Metric, Side, Summary, batch_timed, clock_cost, each_timed, warm_up},
     report::{Report, Row},
-    resident::{
-        kernels::{
-            CELLS, Command, FieldKernel, FieldLaunches, INJECT, READ, STEP, Taker, check_field, device_of, devices,
-            launched, side_on, until_handled,
-        },
-        targets::fastest,
+    resident::kernels::{
+        CELLS, Command, FieldKernel, FieldLaunches, INJECT, READ, STEP, Taker, check_field, device_of, devices,
+        launched, side_on, until_handled,
     },
     targets::{Conditions, judge},
 };
@@ -325,29 +322,26 @@ fn operations(effort: &Effort, way: &mut impl Way) -> Result<Vec<Metric>> {
     Ok(vec![Metric::higher("", "ops", frames)])
 }
 
-/// How many times better than the best launch a kernel that stays is, for every case that both have.
+/// How many times better than every kind of launch a kernel that stays is, for every case that both have.
 fn factors(rows: &[Row]) -> Vec<Row> {
-    let factor = |ours: &Row| {
-        let peers = rows.iter().filter(|row| {
-            !row.is_ours() && row.case() == ours.case() && device_of(row.side()) == device_of(ours.side())
-        });
-        let ours_p50 = ours.p50?;
-        let better = |peer: &Row| {
-            let ratio = peer.p50? / ours_p50;
-            Some(if ours.better == Better::Lower { ratio } else { 1.0 / ratio })
-        };
-        // The best peer is the one that leaves the least.
-        let factor = peers.filter_map(better).reduce(f64::min)?;
-        let id = match ours.case() {
-            "" => format!("{}/{FACTOR}", ours.side()),
-            case => format!("{}/{case}-{FACTOR}", ours.side()),
-        };
+    let against = |ours: &Row, peer: &Row| {
+        let ratio = peer.p50? / ours.p50?;
+        let factor = if ours.better == Better::Lower { ratio } else { 1.0 / ratio };
+        let case = if ours.case().is_empty() { String::new() } else { format!("{}-", ours.case()) };
+        let id = format!("{}/{case}over-{}", ours.side(), peer.side());
         let outcome = Ok(Summary { p50: factor, p99: factor, mean: factor });
         Some(Row::new(&ours.group, Measured { id, unit: "x", better: Better::Higher, outcome }))
     };
-    rows.iter().filter(|row| row.is_ours()).filter_map(factor).collect()
+    let ours = rows.iter().filter(|row| row.is_ours());
+    let pairs = ours.flat_map(|ours| {
+        let is_peer =
+            |row: &&Row| !row.is_ours() && row.case() == ours.case() && device_of(row.side()) == device_of(ours.side());
+        rows.iter().filter(is_peer).map(move |peer| (ours, peer))
+    });
+    pairs.filter_map(|(ours, peer)| against(ours, peer)).collect()
 }
 
+/// In the case of every row that [`factors`] made.
 const FACTOR: &str = "over-launch";
 
 fn judge_inject(rows: &mut [Row]) {
@@ -360,7 +354,7 @@ fn judge_inject(rows: &mut [Row]) {
             ("round-trip", "gpu") => {
                 conditions.at_most("p50", median, Some(1000.0), "while active");
             }
-            ("round-trip-over-launch", "gpu") => {
+            (case, "gpu") if case.starts_with("round-trip-over-launch") => {
                 conditions.at_least("p50", median, Some(100.0), "both to the acknowledgement");
             }
             _ => {}
@@ -383,9 +377,8 @@ fn judge_step(rows: &mut [Row]) {
     judge(rows, |rows, row, median| {
         let mut conditions = Conditions::default();
         if row.case().is_empty() {
-            let launches = fastest(rows, |peer| !peer.is_ours() && peer.device == row.device);
-            if let (Some((best, name)), "cpu") = (launches, &*row.device) {
-                conditions.at_most("p50", median, Some(best), &format!("{name}, the faster launch"));
+            for peer in rows.iter().filter(|peer| !peer.is_ours() && peer.device == "cpu" && row.device == "cpu") {
+                conditions.at_most("p50", median, peer.p50, peer.side());
             }
         }
         conditions
@@ -395,7 +388,7 @@ fn judge_step(rows: &mut [Row]) {
 fn judge_factor(rows: &mut [Row]) {
     judge(rows, |_, row, median| {
         let mut conditions = Conditions::default();
-        if row.case().ends_with(FACTOR) {
+        if row.case().contains(FACTOR) {
             conditions.at_least("p50", median, Some(2.7), "seed");
         }
         conditions

@@ -27,7 +27,10 @@ pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut
     let gpu =
         millrace::runtime().devices().iter().any(|found| found.id.starts_with("gpu") && found.unavailable.is_none());
     let on: &[&'static str] = if gpu { &["cpu", "gpu"] } else { &["cpu"] };
-    groups::run(groups(effort, on), effort.rounds, effort.timeout, wanted, progress)
+    // A small effort is for one size, the smallest that is wanted.
+    let smallest = SIZES.iter().map(|(_, name)| *name).find(|name| wanted(name));
+    let wanted = |name: &str| wanted(name) && (!effort.small || smallest == Some(name));
+    groups::run(groups(effort, on), effort.rounds, effort.timeout, &wanted, progress)
 }
 
 /// The names of all groups, in the order they are measured.
@@ -39,7 +42,6 @@ pub fn group_names() -> Vec<&'static str> {
 const SIZES: [(u32, &str); 3] = [(32, "wave_32"), (64, "wave_64"), (128, "wave_128")];
 
 fn groups(effort: &Effort, on: &[&'static str]) -> Vec<Group> {
-    let sizes = &SIZES[..if effort.small { 1 } else { SIZES.len() }];
     let group = |&(size, name): &(u32, &'static str)| {
         let side = |name: String, start: Box<dyn Fn() -> Result<Box<dyn Engine>> + Send + Sync>| {
             let effort = effort.clone();
@@ -58,7 +60,7 @@ fn groups(effort: &Effort, on: &[&'static str]) -> Vec<Group> {
         sides.push(side("reference".to_owned(), Box::new(move || Ok(Box::new(Reference::new(room(size)?)?)))));
         Group::new(name, sides, judged).on(device_of)
     };
-    sizes.iter().map(group).collect()
+    SIZES.iter().map(group).collect()
 }
 
 fn room(size: u32) -> Result<millrace_wave::Room> {

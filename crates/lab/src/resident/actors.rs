@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Effort,
     kernels::{PAIR, Pair, check_sum},
+    ractor::with_ractor,
 };
 use crate::{
     Error, Result,
@@ -28,13 +29,42 @@ use crate::{
     workloads::CAPACITY,
 };
 
-/// All of them.
+/// One peer: asks as it is told, and gives rows by asker.
+pub type Peer = fn(&Pace) -> Result<Vec<Metric>>;
+
+/// All of them; `limit` is two threads that bounce a cache line.
+pub const PEERS: [(&str, Peer); 5] =
+    [("limit", bounce), ("actix", with_actix), ("ractor", with_ractor), ("kameo", with_kameo), ("tokio", with_tokio)];
+
 pub(super) fn sides(effort: &Effort) -> Vec<Side> {
-    let side = |name: &str, body: fn(&Effort) -> Result<Vec<Metric>>| {
-        let effort = effort.clone();
-        Side::new(name, move || body(&effort))
+    let side = |(name, peer): (&str, Peer)| {
+        let pace = Pace::For(effort.turn);
+        Side::new(name, move || peer(&pace))
     };
-    vec![side("limit", bounce), side("actix", with_actix), side("kameo", with_kameo), side("tokio", with_tokio)]
+    PEERS.into_iter().map(side).collect()
+}
+
+/// How often is asked.
+#[derive(Debug, Clone, Copy)]
+pub enum Pace {
+    /// For so long, after half of it to warm up, by every asker: a sample is one answer.
+    For(Duration),
+    /// So often, by this asker alone: there is one sample, the time of all.
+    Count(u64, &'static str),
+}
+
+impl Pace {
+    fn wants(&self, asker: &str) -> bool {
+        !matches!(self, Self::Count(_, wanted) if *wanted != asker)
+    }
+
+    /// The rows of an asker, if it is wanted.
+    pub(super) fn row(&self, asker: &'static str, samples: impl FnOnce() -> Result<Vec<f64>>) -> Result<Vec<Metric>> {
+        if !self.wants(asker) {
+            return Ok(Vec::new());
+        }
+        Ok(vec![Metric::lower(asker, "ns", samples()?)])
+    }
 }
 
 /// Times one thing after another.
@@ -65,28 +95,38 @@ impl Laps {
 
 /// Asks again and again, one question at a time, and checks every answer.
 pub(super) async fn asked<F: Future<Output = Result<f32>>>(
-    effort: &Effort,
+    pace: Pace,
     mut ask: impl FnMut(Pair) -> F,
 ) -> Result<Vec<f64>> {
-    let warm = Instant::now() + effort.turn / 2;
-    while Instant::now() < warm {
-        check_sum(ask(PAIR).await?)?;
-    }
-    let mut laps = Laps::new(effort.turn);
-    loop {
-        check_sum(ask(PAIR).await?)?;
-        if !laps.lap() {
-            return Ok(laps.samples);
+    match pace {
+        Pace::For(turn) => {
+            let warm = Instant::now() + turn / 2;
+            while Instant::now() < warm {
+                check_sum(ask(PAIR).await?)?;
+            }
+            let mut laps = Laps::new(turn);
+            loop {
+                check_sum(ask(PAIR).await?)?;
+                if !laps.lap() {
+                    return Ok(laps.samples);
+                }
+            }
+        }
+        Pace::Count(count, _) => {
+            for _ in 0..100 {
+                check_sum(ask(PAIR).await?)?;
+            }
+            let start = Instant::now();
+            for _ in 0..count {
+                check_sum(ask(PAIR).await?)?;
+            }
+            Ok(vec![start.elapsed().as_nanos() as f64])
         }
     }
 }
 
 fn gone<E: std::fmt::Display>(error: E) -> Error {
     Error::Device(format!("the actor did not answer: {error}"))
-}
-
-pub(super) fn rows(task: Vec<f64>, thread: Vec<f64>) -> Vec<Metric> {
-    vec![Metric::lower("task", "ns", task), Metric::lower("thread", "ns", thread)]
 }
 
 /// tokio's usual runtime: a worker for every core.
@@ -106,7 +146,7 @@ pub(super) fn on_worker<T: Send + 'static>(
 pub(super) const GOODBYE: Duration = Duration::from_secs(2);
 
 /// Two threads write one cache line in turns, and do nothing else.
-fn bounce(effort: &Effort) -> Result<Vec<Metric>> {
+fn bounce(pace: &Pace) -> Result<Vec<Metric>> {
     const END: u32 = u32::MAX;
     #[repr(align(128))]
     struct Line(AtomicU32);
@@ -130,56 +170,50 @@ fn bounce(effort: &Effort) -> Result<Vec<Metric>> {
     };
     let other = other.map_err(|error| Error::System(error.to_string()))?;
     let mut n = 1;
-    let mut bounce = || {
+    let ask = |pair: Pair| {
         line.0.store(n, Ordering::Release);
         while line.0.load(Ordering::Acquire) != n + 1 {
             spin_loop();
         }
         n += 2;
+        std::future::ready(Ok(pair.a + pair.b))
     };
-    let warm = Instant::now() + effort.turn / 2;
-    while Instant::now() < warm {
-        bounce();
-    }
-    let mut laps = Laps::new(effort.turn);
-    loop {
-        bounce();
-        if !laps.lap() {
-            break;
-        }
-    }
+    let samples = pollster::block_on(asked(*pace, ask))?;
     line.0.store(END, Ordering::Release);
     other.join().map_err(|_| Error::Panicked)?;
-    Ok(vec![Metric::lower("", "ns", laps.samples)])
+    Ok(vec![Metric::lower("", "ns", samples)])
 }
 
-fn with_tokio(effort: &Effort) -> Result<Vec<Metric>> {
-    let runtime = runtime()?;
+fn with_tokio(pace: &Pace) -> Result<Vec<Metric>> {
+    let (pace, runtime) = (*pace, runtime()?);
     let (tx, mut rx) = mpsc::channel::<(Pair, oneshot::Sender<f32>)>(CAPACITY);
     runtime.spawn(async move {
         while let Some((pair, reply)) = rx.recv().await {
             let _ = reply.send(pair.a + pair.b); // an asker that is gone needs no answer
         }
     });
-    let task = {
-        let (tx, effort) = (tx.clone(), effort.clone());
+    let mut rows = pace.row("task", || {
+        let tx = tx.clone();
         on_worker(&runtime, async move {
             let tx = &tx;
-            asked(&effort, |pair| async move {
+            let ask = |pair| async move {
                 let (reply, answer) = oneshot::channel();
                 tx.send((pair, reply)).await.map_err(gone)?;
                 answer.await.map_err(gone)
-            })
-            .await
-        })?
-    };
-    let thread = pollster::block_on(asked(effort, |pair| {
-        let (reply, answer) = oneshot::channel();
-        let sent = tx.blocking_send((pair, reply)).map_err(gone);
-        std::future::ready(sent.and_then(|()| answer.blocking_recv().map_err(gone)))
-    }))?;
+            };
+            asked(pace, ask).await
+        })
+    })?;
+    rows.extend(pace.row("thread", || {
+        let ask = |pair| {
+            let (reply, answer) = oneshot::channel();
+            let sent = tx.blocking_send((pair, reply)).map_err(gone);
+            std::future::ready(sent.and_then(|()| answer.blocking_recv().map_err(gone)))
+        };
+        pollster::block_on(asked(pace, ask))
+    })?);
     runtime.shutdown_timeout(GOODBYE);
-    Ok(rows(task, thread))
+    Ok(rows)
 }
 
 struct ActixAdder;
@@ -200,29 +234,28 @@ impl actix::Handler<Pair> for ActixAdder {
 }
 
 /// The actor in an arbiter, the asker in the system's thread; `same-thread` has both in one, and crosses no thread.
-fn with_actix(effort: &Effort) -> Result<Vec<Metric>> {
-    let system = actix::System::new();
-    let arbiter = actix::Arbiter::new();
+fn with_actix(pace: &Pace) -> Result<Vec<Metric>> {
+    let (pace, system, arbiter) = (*pace, actix::System::new(), actix::Arbiter::new());
     let adder = ActixAdder::start_in_arbiter(&arbiter.handle(), |_| ActixAdder);
     let ask = |pair| {
         let answer = adder.send(pair);
         async { answer.await.map_err(gone) }
     };
-    let task = system.block_on(asked(effort, ask))?;
-    let thread = pollster::block_on(asked(effort, ask))?;
-    let near = system.block_on(async {
-        let adder = ActixAdder.start();
-        let ask = |pair| {
-            let answer = adder.send(pair);
-            async { answer.await.map_err(gone) }
-        };
-        asked(effort, ask).await
-    })?;
+    let mut rows = pace.row("task", || system.block_on(asked(pace, ask)))?;
+    rows.extend(pace.row("thread", || pollster::block_on(asked(pace, ask)))?);
+    rows.extend(pace.row("same-thread", || {
+        system.block_on(async {
+            let adder = ActixAdder.start();
+            let ask = |pair| {
+                let answer = adder.send(pair);
+                async { answer.await.map_err(gone) }
+            };
+            asked(pace, ask).await
+        })
+    })?);
     arbiter.stop();
     arbiter.join().map_err(|_| Error::Panicked)?;
-    let mut metrics = rows(task, thread);
-    metrics.push(Metric::lower("same-thread", "ns", near));
-    Ok(metrics)
+    Ok(rows)
 }
 
 struct KameoAdder;
@@ -242,22 +275,24 @@ impl kameo::message::Message<Pair> for KameoAdder {
     }
 }
 
-fn with_kameo(effort: &Effort) -> Result<Vec<Metric>> {
-    let runtime = runtime()?;
+fn with_kameo(pace: &Pace) -> Result<Vec<Metric>> {
+    let (pace, runtime) = (*pace, runtime()?);
     let adder = {
         let _inside = runtime.enter();
         KameoAdder::spawn(KameoAdder)
     };
-    let task = {
-        let (adder, effort) = (adder.clone(), effort.clone());
+    let mut rows = pace.row("task", || {
+        let adder = adder.clone();
         on_worker(&runtime, async move {
             let adder = &adder;
-            asked(&effort, |pair| async move { adder.ask(pair).await.map_err(gone) }).await
-        })?
-    };
-    let ask = |pair| std::future::ready(adder.ask(pair).blocking_send().map_err(gone));
-    let thread = pollster::block_on(asked(effort, ask))?;
+            asked(pace, |pair| async move { adder.ask(pair).await.map_err(gone) }).await
+        })
+    })?;
+    rows.extend(pace.row("thread", || {
+        let ask = |pair| std::future::ready(adder.ask(pair).blocking_send().map_err(gone));
+        pollster::block_on(asked(pace, ask))
+    })?);
     drop(adder);
     runtime.shutdown_timeout(GOODBYE);
-    Ok(rows(task, thread))
+    Ok(rows)
 }

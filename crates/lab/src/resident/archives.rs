@@ -7,11 +7,11 @@ use std::{
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use millrace::resident::{
-    Archive, ArchivedHandler, ArchivedResident, Launch, LaunchOptions, Message, Scope, Status, rkyv,
+    Archive, ArchivedHandler, ArchivedResident, Launch, LaunchOptions, Message, Resident, Scope, rkyv,
 };
 
 use super::{
@@ -27,29 +27,37 @@ use crate::{
 /// A request with two vectors.
 #[derive(Debug, rkyv::Archive, rkyv::Serialize)]
 #[rkyv(crate = rkyv)]
-pub(super) struct VectorAdd {
-    id: u64,
-    correlation: Option<u64>,
-    priority: u32,
-    a: Vec<f32>,
-    b: Vec<f32>,
+pub struct VectorAdd {
+    /// Which request it is.
+    pub id: u64,
+    /// Which request it answers.
+    pub correlation: Option<u64>,
+    /// How urgent it is.
+    pub priority: u32,
+    /// One vector.
+    pub a: Vec<f32>,
+    /// The other one.
+    pub b: Vec<f32>,
 }
 
-const FLOATS: usize = 1000;
+/// Floats of a vector, as the seed has them.
+pub const FLOATS: usize = 1000;
 
 impl VectorAdd {
-    fn of(floats: usize) -> Self {
+    /// With two vectors of so many floats.
+    pub fn of(floats: usize) -> Self {
         Self { id: 7, correlation: None, priority: 1, a: vec![1.0; floats], b: vec![2.0; floats] }
     }
 }
 
 /// Messages that are sent in a row. Few enough that the slots stay in a cache.
-const BURST: usize = 16;
+pub const BURST: usize = 16;
 /// Bytes of a slot.
 const SLOT: usize = 8192;
 
 /// Adds up everything that it is sent: a consumer that really reads.
-struct Reader;
+#[derive(Debug)]
+pub struct Reader;
 
 impl ArchivedHandler for Reader {
     type Message = VectorAdd;
@@ -72,65 +80,109 @@ pub(super) fn sides(effort: &Effort) -> Vec<Side> {
     vec![side("millrace", ours), side("rkyv", rkyv_alone), side("limit", limit)]
 }
 
-/// Times bursts of sends into a kernel that is paused; between them it handles what was sent.
-macro_rules! written {
-    ($effort:expr, $kernel:expr, $send:expr) => {{
-        let (kernel, effort): (_, &Effort) = ($kernel, $effort);
-        let (mut samples, mut sent) = (Vec::new(), kernel.telemetry().handled);
-        let start = Instant::now();
-        while start.elapsed() < effort.turn {
-            kernel.pause()?;
-            let before = Instant::now();
-            for _ in 0..BURST {
-                $send;
-            }
-            samples.push(before.elapsed().as_nanos() as f64 / BURST as f64);
-            sent += BURST as u64;
-            kernel.activate()?;
-            let deadline = Instant::now() + PATIENCE;
-            while kernel.telemetry().handled < sent {
-                if Instant::now() > deadline {
-                    return Err(Error::Timeout(PATIENCE));
-                }
-                thread::yield_now();
-            }
-        }
-        samples
-    }};
+/// Writes archives into the slots of a kernel that is paused meanwhile.
+#[derive(Debug)]
+pub struct Archives {
+    reader: ArchivedResident<Reader>,
+    message: VectorAdd,
+    sent: u64,
 }
 
-fn ours(effort: &Effort) -> Result<Vec<Metric>> {
-    let device = millrace::runtime().open("cpu")?;
-    let options = || LaunchOptions::default().inbound(BURST);
-    let mut metrics = Vec::new();
-
-    let taker = device.launch(Taker, options())?;
-    let command = Command::nth(INJECT, 0);
-    metrics.push(Metric::lower(
-        "write-16B",
-        "ns",
-        written!(effort, &taker, taker.try_send(black_box(command)).map_err(millrace::resident::Error::from)?),
-    ));
-    until_handled(&taker, 1)?;
-
-    let reader = device.launch_archived(Reader, options().payload(SLOT))?;
-    for (case, floats) in [("write-archive-2x1", 1), ("write-archive-2x1000", FLOATS)] {
-        let message = VectorAdd::of(floats);
+impl Archives {
+    /// Messages with two vectors of so many floats.
+    pub fn of(floats: usize) -> Result<Self> {
+        let device = millrace::runtime().open("cpu")?;
+        let options = LaunchOptions::default().inbound(BURST).payload(SLOT);
+        let (reader, message) = (device.launch_archived(Reader, options)?, VectorAdd::of(floats));
         let sum = reader.ask(&message)?.to_native();
         if sum != 3.0 * floats as f32 {
             return Err(Error::Wrong(format!("the reader saw {sum}")));
         }
-        metrics.push(Metric::lower(case, "ns", sent(effort, &reader, &message)?));
+        Ok(Self { reader, message, sent: 1 })
+    }
+
+    /// Writes [`BURST`] of them, and says how long that took. Then they are read.
+    pub fn burst(&mut self) -> Result<Duration> {
+        self.reader.pause()?;
+        let before = Instant::now();
+        for _ in 0..BURST {
+            self.reader.try_send(black_box(&self.message))?;
+        }
+        let took = before.elapsed();
+        self.sent += BURST as u64;
+        self.reader.activate()?;
+        let deadline = Instant::now() + PATIENCE;
+        while self.reader.telemetry().handled < self.sent {
+            if Instant::now() > deadline {
+                return Err(Error::Timeout(PATIENCE));
+            }
+            thread::yield_now();
+        }
+        Ok(took)
+    }
+}
+
+/// The same with plain messages of sixteen bytes.
+#[derive(Debug)]
+pub struct Plain {
+    taker: Resident<Taker>,
+    sent: u64,
+}
+
+impl Plain {
+    /// A kernel that takes them.
+    pub fn new() -> Result<Self> {
+        let device = millrace::runtime().open("cpu")?;
+        Ok(Self { taker: device.launch(Taker, LaunchOptions::default().inbound(BURST))?, sent: 0 })
+    }
+
+    /// As [`Archives::burst`].
+    pub fn burst(&mut self) -> Result<Duration> {
+        self.taker.pause()?;
+        let command = Command::nth(INJECT, 0);
+        let before = Instant::now();
+        for _ in 0..BURST {
+            self.taker.try_send(black_box(command)).map_err(millrace::resident::Error::from)?;
+        }
+        let took = before.elapsed();
+        self.sent += BURST as u64;
+        self.taker.activate()?;
+        until_handled(&self.taker, self.sent)?;
+        Ok(took)
+    }
+}
+
+/// The mean time of a write, burst by burst.
+fn written(effort: &Effort, mut burst: impl FnMut() -> Result<Duration>) -> Result<Vec<f64>> {
+    let (mut samples, start) = (Vec::new(), Instant::now());
+    while start.elapsed() < effort.turn {
+        samples.push(burst()?.as_nanos() as f64 / BURST as f64);
+    }
+    Ok(samples)
+}
+
+fn ours(effort: &Effort) -> Result<Vec<Metric>> {
+    let mut plain = Plain::new()?;
+    let mut metrics = vec![Metric::lower("write-16B", "ns", written(effort, || plain.burst())?)];
+    for (case, floats) in [("write-archive-2x1", 1), ("write-archive-2x1000", FLOATS)] {
+        let mut archives = Archives::of(floats)?;
+        metrics.push(Metric::lower(case, "ns", written(effort, || archives.burst())?));
     }
     metrics.extend(read(effort)?);
-    taker.terminate()?;
-    reader.terminate()?;
-    reader.wait_for(Status::Terminated, Instant::now() + PATIENCE)?;
     Ok(metrics)
 }
 
-fn sent(effort: &Effort, reader: &ArchivedResident<Reader>, message: &VectorAdd) -> Result<Vec<f64>> {
-    Ok(written!(effort, reader, reader.try_send(black_box(message))?))
+/// Checks an archive as a kernel does before its handler sees it, and reads one field.
+#[inline]
+pub fn checked(bytes: &[u8]) -> Result<usize> {
+    let checked = rkyv::access::<rkyv::Archived<VectorAdd>, rkyv::rancor::Error>(bytes);
+    Ok(checked.map_err(|error| Error::Wrong(error.to_string()))?.a.len())
+}
+
+/// Reads two fields where they are.
+#[inline]
+pub fn accessed(archive: &Archive<VectorAdd>) -> usize {
+    archive.a.len() + archive.priority.to_native() as usize
 }
 
 /// Reading what is there already.
@@ -146,19 +198,14 @@ fn read(effort: &Effort) -> Result<Vec<Metric>> {
         [("read-archive-2x1", "access-archive-2x1", 1), ("read-archive-2x1000", "access-archive-2x1000", FLOATS)]
     {
         let archive = Archive::new(&VectorAdd::of(floats))?;
-        // What a kernel does with every archive before its handler sees it.
-        let checked = batch_timed(effort.turn, 1000, || {
-            let checked = rkyv::access::<rkyv::Archived<VectorAdd>, rkyv::rancor::Error>(black_box(archive.bytes()));
-            black_box(checked.map_err(|error| Error::Wrong(error.to_string()))?.a.len());
-            Ok(())
-        })?;
-        metrics.push(Metric::lower(case, "ns", checked));
-        let in_place = batch_timed(effort.turn, 1000, || {
-            let message = black_box(&archive);
-            black_box(message.a.len() + message.priority.to_native() as usize);
-            Ok(())
-        })?;
-        metrics.push(Metric::lower(access, "ns", in_place));
+        let time = |work: fn(&Archive<VectorAdd>) -> Result<usize>| {
+            batch_timed(effort.turn, 1000, || {
+                black_box(work(black_box(&archive))?);
+                Ok(())
+            })
+        };
+        metrics.push(Metric::lower(case, "ns", time(|archive| checked(archive.bytes()))?));
+        metrics.push(Metric::lower(access, "ns", time(|archive| Ok(accessed(archive)))?));
     }
     Ok(metrics)
 }

@@ -3,10 +3,11 @@
 //!
 //! A device is a parameter everywhere. The groups with a kernel have rows for every device on which one can be resident.
 
-mod actors;
-mod archives;
+pub mod actors;
+pub mod archives;
 pub mod kernels;
-pub(crate) mod targets;
+mod ractor;
+mod targets;
 
 use std::{
     hint::black_box,

@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// The best median of the rows that `among` says yes to, and whose it is.
-pub(crate) fn fastest(rows: &[Row], among: impl Fn(&Row) -> bool) -> Option<(f64, String)> {
+fn fastest(rows: &[Row], among: impl Fn(&Row) -> bool) -> Option<(f64, String)> {
     let candidates = rows.iter().filter(|row| among(row)).filter_map(|row| Some((row.p50?, row.id.clone())));
     candidates.reduce(|a, b| if b.0 < a.0 { b } else { a })
 }
@@ -31,7 +31,7 @@ pub(super) fn allocation(rows: &mut [Row]) {
     judge(rows, |rows, _, median| {
         let mut conditions = Conditions::default();
         conditions.at_most("p50", median, Some(50.0), "a hit");
-        conditions.at_most("p50", median, value_of(rows, "direct").map(|ns| ns / 10.0), "a tenth of direct");
+        conditions.at_most("p50", median, value_of(rows, "direct/4KiB").map(|ns| ns / 10.0), "a tenth of direct");
         conditions
     });
 }
