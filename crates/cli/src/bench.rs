@@ -5,9 +5,9 @@ use std::{io::Write, path::Path};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_lab::{
     commands::{self, Progress},
-    gpu,
+    gpu, interactive,
     report::{Better, Report, Row},
-    tensor,
+    resident, tensor, throughput,
 };
 
 use crate::{
@@ -24,6 +24,12 @@ pub(crate) enum Group {
     Gpu,
     /// Tensors on the CPU device: matrix products and arrays, next to other libraries and the memory's bandwidth
     Tensor,
+    /// Resident kernels and their parts: messages, memory, queues, round trips, startup, next to actor libraries
+    Resident,
+    /// A kernel that stays against a launch for every command: inject, query, step, mixed, operations in a frame
+    Interactive,
+    /// Cells per second of the wave engines
+    Throughput,
 }
 
 /// Measures the groups that the filter says yes to.
@@ -35,6 +41,9 @@ impl Group {
             Self::Commands => commands::group_names(),
             Self::Gpu => gpu::group_names(),
             Self::Tensor => tensor::group_names(),
+            Self::Resident => resident::group_names(),
+            Self::Interactive => interactive::group_names(),
+            Self::Throughput => throughput::group_names(),
         }
     }
 
@@ -52,8 +61,15 @@ impl Group {
                 let effort = if quick { tensor::Effort::quick() } else { tensor::Effort::full() };
                 tensor::run_groups(&effort, wanted, progress)
             },
+            Self::Resident => |quick, wanted, progress| resident::run_groups(&lasting(quick), wanted, progress),
+            Self::Interactive => |quick, wanted, progress| interactive::run_groups(&lasting(quick), wanted, progress),
+            Self::Throughput => |quick, wanted, progress| throughput::run_groups(&lasting(quick), wanted, progress),
         }
     }
+}
+
+fn lasting(quick: bool) -> resident::Effort {
+    if quick { resident::Effort::quick() } else { resident::Effort::full() }
 }
 
 pub(crate) fn bench(group: Group, filter: &str, quick: bool, json: Option<&Path>) -> Result<(), Failure> {

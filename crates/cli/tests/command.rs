@@ -110,6 +110,26 @@ fn a_quick_bench_writes_the_documented_rows() {
 }
 
 #[test]
+fn the_benches_of_resident_kernels_write_rows_and_say_what_was_met() {
+    let runs = [
+        (["resident", "query_state"], "millrace/while-busy"),
+        (["interactive", "single_step"], "millrace/over-launch"),
+        (["throughput", "wave_32"], "reference"),
+    ];
+    for ([group, filter], wanted) in runs {
+        let file = Scratch::new(&format!("{group}.json"));
+        let output = millrace(&["bench", group, filter, "--quick", "--json", file.0.to_str().unwrap()]);
+        assert!(output.status.success(), "{}\n{}", stdout(&output), String::from_utf8_lossy(&output.stderr));
+        assert!(stdout(&output).contains("targets met"), "{}", stdout(&output));
+        let report: Value = serde_json::from_str(&std::fs::read_to_string(&file.0).unwrap()).unwrap();
+        let rows = report["rows"].as_array().unwrap();
+        assert!(rows.iter().all(|row| row["group"] == filter && row["p50"].is_number()), "{report}");
+        assert!(rows.iter().any(|row| row["id"] == wanted), "no {wanted} in {report}");
+    }
+    assert_eq!(millrace(&["bench", "interactive", "nonsense"]).status.code(), Some(4));
+}
+
+#[test]
 fn validate_as_json_has_the_documented_rows() {
     let output = millrace(&["validate", "--device", "cpu", "--quick", "--json"]);
     assert!(output.status.success(), "{}", stdout(&output));
