@@ -11,6 +11,7 @@ use crate::{
     command::{Command, Output},
     kernel::KernelSpec,
     pool::BlockSource,
+    residence::{OpenResidence, Sharing},
 };
 
 /// The kinds of devices there are.
@@ -85,6 +86,13 @@ pub trait Backend: BlockSource + Any {
 
     /// Degrees Celsius, where the system says.
     fn temperature(&self) -> Option<f32> {
+        None
+    }
+
+    /// Opens a place for kernels that stay, with so many words of memory. None where there is no such thing; an error
+    /// says why it is not possible in this way.
+    fn residence(&self, words: usize, sharing: Sharing) -> Option<Result<OpenResidence>> {
+        let _ = (words, sharing);
         None
     }
 

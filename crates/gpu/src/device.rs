@@ -1,20 +1,21 @@
 //! The device: what all of its parts share, and how it is opened and given up.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
     atomic::{AtomicU64, Ordering},
 };
 
 use bytes::Bytes;
 use millrace_core::{
-    Backend, Batch, Block, BlockSource, Code, DeviceInfo, DeviceKind, Error, KernelSpec, Limits, Queued, Result,
+    Backend, Batch, Block, BlockSource, Code, DeviceInfo, DeviceKind, Error, KernelSpec, Limits, OpenResidence, Queued,
+    Result, Sharing,
 };
 
 use crate::{
     adapter::{self, Transfers},
     batch::{GpuBatch, Scratch},
     compile::{Compiler, Groups},
-    probe,
+    probe, resident,
     staging::{Downloads, Fetches, Uploads},
     transfer::ByteKernels,
 };
@@ -37,6 +38,7 @@ pub struct Gpu {
 
 /// What batches, blocks and submissions of a device share.
 pub(crate) struct Shared {
+    adapter: wgpu::Adapter,
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     pub(crate) limits: wgpu::Limits,
@@ -58,6 +60,8 @@ pub(crate) struct Shared {
     /// The number of the last batch that has run.
     pub(crate) landed: AtomicU64,
     status: Arc<Status>,
+    /// The device for kernels that stay that was opened last.
+    settled: Mutex<Weak<resident::Settled>>,
 }
 
 /// What the driver told us out of turn.
@@ -86,6 +90,12 @@ impl Gpu {
     /// The device as wgpu knows it, for what Millrace does not offer.
     pub fn wgpu(&self) -> &wgpu::Device {
         &self.shared.device
+    }
+
+    /// The device that kernels stay on, while any do: it is another one than that for commands.
+    pub fn resident_wgpu(&self) -> Option<wgpu::Device> {
+        let settled = self.shared.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        settled.upgrade().map(|settled| settled.wgpu().clone())
     }
 
     pub(crate) fn open(adapter: &wgpu::Adapter, id: &str, transfers: Transfers) -> Result<Self> {
@@ -124,6 +134,7 @@ impl Gpu {
         let findings = probe::run(&device, &queue)?;
         Ok(Self {
             shared: Arc::new(Shared {
+                adapter: adapter.clone(),
                 info: describe(adapter, id, findings),
                 pci: adapter_info.device_pci_bus_id.clone(),
                 mappable: device.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
@@ -140,6 +151,7 @@ impl Gpu {
                 batches: AtomicU64::new(0),
                 landed: AtomicU64::new(0),
                 status,
+                settled: Mutex::default(),
                 limits,
                 device,
                 queue,
@@ -297,6 +309,15 @@ impl Backend for Gpu {
         // Without an address the path would be that of all devices.
         (!self.shared.pci.is_empty()).then_some(())?;
         std::fs::read_dir(sensors).ok()?.flatten().filter_map(read).reduce(f32::max)
+    }
+
+    fn residence(&self, words: usize, sharing: Sharing) -> Option<Result<OpenResidence>> {
+        let opened = self.shared.check().and_then(|()| resident::settle(&self.shared.adapter, words, sharing));
+        Some(opened.map(|settled| {
+            let settled = Arc::new(settled);
+            *self.shared.settled.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&settled);
+            settled as OpenResidence
+        }))
     }
 
     fn abandon(&self) {

@@ -13,6 +13,7 @@ mod batch;
 mod compile;
 mod device;
 mod probe;
+mod resident;
 mod staging;
 mod submission;
 mod transfer;

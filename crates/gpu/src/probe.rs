@@ -53,6 +53,12 @@ pub(crate) fn run(device: &wgpu::Device, queue: &wgpu::Queue) -> Result<Vec<Stri
     Ok(findings)
 }
 
+/// Turns that the loops of a thread can make, where the driver ends them early.
+pub(crate) fn turns(device: &wgpu::Device, queue: &wgpu::Queue) -> Result<Option<u32>> {
+    let words = measure(device, queue)?;
+    Ok(words[..8].iter().copied().min().filter(|&turns| turns < OUTER * INNER))
+}
+
 fn measure(device: &wgpu::Device, queue: &wgpu::Queue) -> Result<Vec<u32>> {
     let failed = |error: String| Error::Device(format!("the probes do not run: {error}").into());
     let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;

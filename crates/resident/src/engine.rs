@@ -5,8 +5,10 @@ use std::{any::Any, sync::Arc};
 use millrace_core::{Device, DeviceKind, Dim3, Priority};
 
 use crate::{
-    Error, LaunchOptions, Result, WaitPolicy,
+    Error, InUse, LaunchOptions, Mode, Result, WaitPolicy,
+    gpu::Gpu,
     handler::Behaviour,
+    journal::Positions,
     kernel::Kernel,
     layout::{MessageLayout, RegionLayout},
     links::Links,
@@ -17,7 +19,6 @@ use crate::{
 
 /// A handler without its types, for a device that runs something else than Rust.
 #[derive(Debug)]
-#[allow(dead_code, reason = "an engine takes what its device needs")]
 pub(crate) struct Plan<'a> {
     /// The handler's type.
     pub(crate) handler: &'static str,
@@ -34,7 +35,6 @@ pub(crate) struct Plan<'a> {
 
 /// A handler's messages.
 #[derive(Debug, Clone, Copy)]
-#[allow(dead_code, reason = "an engine takes what its device needs")]
 pub(crate) struct Types {
     pub(crate) message: &'static MessageLayout,
     pub(crate) reply: &'static MessageLayout,
@@ -45,8 +45,21 @@ pub(crate) struct Types {
 pub(crate) struct Launched {
     pub(crate) port: Arc<Port>,
     pub(crate) links: Arc<Links>,
+    pub(crate) residency: InUse,
+    /// What it takes to go on after the device was lost.
+    pub(crate) recovery: Option<Box<dyn Recovery>>,
     /// What the engine needs for as long as the handle is held.
     pub(crate) keep: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// How a kernel goes on that was lost with its device.
+pub(crate) trait Recovery: Send + Sync {
+    /// The state to go on with: that of the last checkpoint, or the first.
+    fn state(&self) -> Vec<u8>;
+    /// Launches the kernel anew.
+    fn relaunch(&self, device: &Device, plan: &Plan<'_>) -> Result<Launched>;
+    /// How far the lost one got in its rings, answers included.
+    fn reached(&self) -> Positions;
 }
 
 /// Makes handlers resident on devices of one kind.
@@ -59,10 +72,11 @@ pub(crate) trait Engine {
 pub(crate) fn engine_for(device: &Device, handler: &'static str) -> Result<Box<dyn Engine>> {
     match device.info().kind {
         DeviceKind::Cpu => Ok(Box::new(Cpu)),
+        DeviceKind::Gpu => Ok(Box::new(Gpu)),
         _ => Err(Error::NoImplementation {
             handler,
             device: device.info().id.as_str().into(),
-            why: "this build has resident kernels for the CPU only",
+            why: "this build has resident kernels for the CPU and for GPUs only",
         }),
     }
 }
@@ -90,6 +104,7 @@ impl Engine for Cpu {
         let port = Arc::new(Port::new(region, plan.layout, residency.clock.clone(), device.timeout())?);
         let links = Arc::new(Links::default());
         residency.start(Kernel::new(port.clone(), links.clone(), behaviour, options), options)?;
-        Ok(Launched { port, links, keep: None })
+        let residency = InUse { mode: Mode::Threads, why: "the device is the processor".into() };
+        Ok(Launched { port, links, residency, recovery: None, keep: None })
     }
 }

@@ -98,6 +98,19 @@ pub enum Error {
         /// What is missing.
         why: &'static str,
     },
+    /// The memory for the device's resident kernels has no room for another.
+    #[error(
+        "a kernel of {requested} bytes does not fit: the device's resident kernels have {all} bytes, of which at most \
+             {largest} are free in one piece"
+    )]
+    NoRoom {
+        /// Bytes that the kernel needs.
+        requested: u64,
+        /// Bytes of the largest free piece.
+        largest: u64,
+        /// Bytes in all.
+        all: u64,
+    },
     /// The request itself is wrong.
     #[error("{0}")]
     Invalid(Arc<str>),

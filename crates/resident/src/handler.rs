@@ -59,7 +59,7 @@ pub trait Handler: Send + 'static {
     type State: Message;
 
     /// For GPUs: the body of `fn handle(state: ptr<function, State>, message: Message) -> Reply`, with the types under
-    /// their own names.
+    /// their own names. Without a reply it returns nothing. It has no [`Scope`].
     const WGSL: Option<&'static str> = None;
 
     /// The state to start with, and to go on with after a failure if there is no checkpoint.

@@ -119,6 +119,21 @@ pub mod fault {
     pub const INVALID: u32 = 4;
     /// What belongs to the message is gone.
     pub const NO_PAYLOAD: u32 = 5;
+    /// The handler's loops make more turns than the device's driver allows.
+    pub const TOO_LONG: u32 = 6;
+
+    /// A fault in words.
+    pub(crate) fn text(code: u32) -> &'static str {
+        match code {
+            WRONG_TYPE => "the message is of a type that the kernel does not handle",
+            WRONG_LENGTH => "the message is longer or shorter than its type",
+            INVALID => "the message is not what it should be",
+            TOO_LONG => {
+                "the handler's loops make more turns than the device's driver allows, and it would end them early"
+            }
+            _ => "the kernel gave no reason",
+        }
+    }
 }
 
 /// Bytes in front of every message.
@@ -164,6 +179,8 @@ pub mod flags {
     pub const FAILED: u32 = 1 << 4;
     /// Nothing is in the slot: whoever claimed it changed its mind.
     pub const VOID: u32 = 1 << 5;
+    /// It is handled, but not answered: it was before the device was lost, or nobody waits any more.
+    pub const SILENT: u32 = 1 << 6;
 }
 
 const _: () = {
@@ -332,12 +349,14 @@ pub fn wgsl() -> String {
         ("FLAG_ATTACHED", flags::ATTACHED),
         ("FLAG_FAILED", flags::FAILED),
         ("FLAG_VOID", flags::VOID),
+        ("FLAG_SILENT", flags::SILENT),
         ("FAULT_NONE", fault::NONE),
         ("FAULT_PANIC", fault::PANIC),
         ("FAULT_WRONG_TYPE", fault::WRONG_TYPE),
         ("FAULT_WRONG_LENGTH", fault::WRONG_LENGTH),
         ("FAULT_INVALID", fault::INVALID),
         ("FAULT_NO_PAYLOAD", fault::NO_PAYLOAD),
+        ("FAULT_TOO_LONG", fault::TOO_LONG),
     ];
     let states = crate::Status::ALL.map(|status| (format!("STATUS_{}", status.name().to_uppercase()), status as u32));
     let commands =

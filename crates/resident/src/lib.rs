@@ -2,14 +2,15 @@
 //!
 //! This room owns the memory that host and kernel share (its layout, its rings, the protocol on them), the messages and
 //! their checks, the clock, the host's side of a kernel, and the CPU's: the loop that runs a handler, the workers it runs
-//! on, links between kernels, checkpoints, restarts. It may touch `core` and `ring`, and knows no operation.
+//! on, links between kernels, checkpoints, restarts; and the program that does the same on a GPU, with the thread that keeps
+//! it running. It may touch `core` and `ring`, and knows no operation.
 //!
 //! Who validates: the derive and the compiler check that a message's bytes mean the same on both sides; launching checks
 //! the options against the device; every read of a slot checks type, length and alignment, and of an archive every byte.
 //! Nothing that a kernel writes is trusted.
 //!
-//! Its `unsafe` code is in four places: `message.rs` (structs are bytes), `region.rs` (words at addresses), and the
-//! copies into and out of slots in `port.rs`, `handler.rs` and `kernel.rs`.
+//! Its `unsafe` code is in few places: `message.rs` (structs are bytes), `region.rs` and `gpu/arena.rs` (words at
+//! addresses), and the copies into and out of slots in `port.rs`, `handler.rs` and `kernel.rs`.
 //!
 //! | to | look at |
 //! |---|---|
@@ -26,13 +27,16 @@ mod archive;
 mod clock;
 mod engine;
 mod error;
+mod gpu;
 mod handler;
+mod journal;
 mod kernel;
 pub mod layout;
 mod links;
 mod message;
 mod options;
 mod port;
+mod recover;
 mod region;
 mod replies;
 mod resident;
@@ -47,7 +51,9 @@ pub use handler::{Handler, Scope};
 pub use links::{Delivery, Linked, Topic};
 pub use message::Message;
 pub use millrace_resident_derive::Message;
-pub use options::{Command, LaunchOptions, MAX_CAPACITY, RestartPolicy, STARVATION_BOUND, Status, WaitPolicy};
+pub use options::{
+    Command, InUse, LaunchOptions, MAX_CAPACITY, Mode, Residency, RestartPolicy, STARVATION_BOUND, Status, WaitPolicy,
+};
 pub use port::Header;
 pub use region::Region;
 pub use resident::{Checkpoint, Launch, Resident, Telemetry};

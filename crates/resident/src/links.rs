@@ -5,7 +5,7 @@
 use std::{
     marker::PhantomData,
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -46,7 +46,11 @@ impl Link {
     }
 
     pub(crate) fn count_dropped(&self) {
-        self.dropped.fetch_add(1, Ordering::Relaxed);
+        self.add_dropped(1);
+    }
+
+    pub(crate) fn add_dropped(&self, messages: u64) {
+        self.dropped.fetch_add(messages, Ordering::Relaxed);
     }
 }
 
@@ -57,6 +61,18 @@ pub(crate) struct Links {
     /// Whether there are any, for the kernel, which looks at every message.
     any: AtomicBool,
     list: Mutex<Arc<Vec<Arc<Link>>>>,
+    /// Called after a change, for a device that keeps links in its own memory.
+    pub(crate) changed: Changed,
+}
+
+/// Something to be called, once it is known.
+#[derive(Default)]
+pub(crate) struct Changed(pub(crate) OnceLock<Box<dyn Fn() + Send + Sync>>);
+
+impl std::fmt::Debug for Changed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Changed")
+    }
 }
 
 impl Links {
@@ -73,6 +89,10 @@ impl Links {
         let mut list = lock(&self.list);
         change(Arc::make_mut(&mut list));
         self.any.store(!list.is_empty(), Ordering::Release);
+        drop(list);
+        if let Some(changed) = self.changed.0.get() {
+            changed();
+        }
     }
 }
 

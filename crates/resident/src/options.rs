@@ -142,6 +142,55 @@ pub enum RestartPolicy {
     UpTo(u32),
 }
 
+/// How a kernel may live on a GPU. On the CPU it makes no difference.
+///
+/// ```
+/// use millrace_resident::{LaunchOptions, Residency};
+/// let options = LaunchOptions::default().residency(Residency::Batched);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Residency {
+    /// By leases where the device can, or else in batches.
+    #[default]
+    Auto,
+    /// In batches, also where leases would be possible.
+    Batched,
+}
+
+/// How a kernel lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// On threads of the process.
+    Threads,
+    /// On the device, which polls for messages in memory that it shares with the host.
+    Leases,
+    /// Its state is on the device; messages are carried there in batches, one dispatch each.
+    Batched,
+}
+
+/// How a kernel lives on its device, and why in this way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InUse {
+    /// How.
+    pub mode: Mode,
+    /// Why.
+    pub why: Arc<str>,
+}
+
+impl fmt::Display for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = match self.mode {
+            Mode::Threads => "threads",
+            Mode::Leases => "leases",
+            Mode::Batched => "batched",
+        };
+        write!(f, "{mode}: {}", self.why)
+    }
+}
+
 /// A state to start with.
 #[derive(Debug, Clone)]
 pub(crate) struct Restored {
@@ -176,6 +225,7 @@ pub struct LaunchOptions {
     pub(crate) active: bool,
     pub(crate) checkpoint_every: Option<u64>,
     pub(crate) restored: Option<Restored>,
+    pub(crate) residency: Residency,
 }
 
 impl Default for LaunchOptions {
@@ -192,6 +242,7 @@ impl Default for LaunchOptions {
             active: true,
             checkpoint_every: None,
             restored: None,
+            residency: Residency::default(),
         }
     }
 }
@@ -262,6 +313,12 @@ impl LaunchOptions {
     /// Starts with this state instead of the handler's.
     pub fn restore<S: Message>(mut self, state: &S) -> Self {
         self.restored = Some(Restored { id: S::TYPE, bytes: state.as_bytes().into() });
+        self
+    }
+
+    /// How it may live on a GPU.
+    pub fn residency(mut self, residency: Residency) -> Self {
+        self.residency = residency;
         self
     }
 

@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{Ordering, fence},
     },
     task::{Poll, Waker},
@@ -18,6 +18,7 @@ use rkyv::util::AlignedVec;
 
 use crate::{
     Clock, Command, Error, Moment, Result, Status, Telemetry,
+    journal::{Entry, Journal},
     layout::{HEADER, RegionLayout, flags, slot},
     region::{Region, Rings},
     replies::Replies,
@@ -109,6 +110,9 @@ pub(crate) struct Saved {
     pub(crate) clock: Moment,
 }
 
+/// Reads the last checkpoint where a device made it.
+pub(crate) type SavedAt = Box<dyn Fn() -> Option<Saved> + Send + Sync>;
+
 /// Attachments of messages on their way in one direction.
 pub(crate) type Attachments = Mutex<HashMap<u64, Attachment>>;
 
@@ -166,6 +170,10 @@ pub(crate) struct Port {
     pub(crate) attached_out: Attachments,
     /// The last checkpoint.
     pub(crate) saved: Mutex<Option<Saved>>,
+    /// Where it is instead, if a device makes it.
+    pub(crate) saved_at: OnceLock<SavedAt>,
+    /// What was sent since, if it may have to be sent again.
+    pub(crate) journal: OnceLock<Journal>,
     /// Why it failed.
     reason: Mutex<Option<Arc<str>>>,
     /// Held while the host's line of the control block changes.
@@ -197,6 +205,8 @@ impl Port {
             attached: Attachments::default(),
             attached_out: Attachments::default(),
             saved: Mutex::default(),
+            saved_at: OnceLock::new(),
+            journal: OnceLock::new(),
             reason: Mutex::default(),
             steering: Mutex::default(),
             clock,
@@ -239,11 +249,28 @@ impl Port {
             #[inline(always)]
             fn drop(&mut self) {
                 let (region, ring) = (&self.port.region, self.ring);
+                if let Some(journal) = self.port.journal.get() {
+                    self.note(journal);
+                }
                 self.header.write(region, ring.at(self.position));
                 ring.publish(region, self.position);
                 // The slot after it was the kernel's a lap ago.
                 prefetch_to_write(region.word(ring.at(self.position.wrapping_add(1))));
                 self.port.work.ring();
+            }
+        }
+        impl Claimed<'_> {
+            #[cold]
+            fn note(&self, journal: &Journal) {
+                let (header, at) = (&self.header, self.ring.at(self.position));
+                let length = header.length as usize;
+                // SAFETY: that much was written, and the slot is ours until it is published.
+                let bytes = unsafe { std::slice::from_raw_parts(self.port.region.payload(at), length) }.to_vec();
+                let (high, number) = ((header.id - 1) & 1 == 1, (header.id - 1) >> 1);
+                let (kind, clock, ask) = (header.kind, header.clock, header.is_ask());
+                if header.flags & flags::VOID == 0 {
+                    journal.note(Entry { high, number, kind, clock, bytes, ask });
+                }
             }
         }
         let (tail, ring) = self.inlet(head.high);
@@ -384,6 +411,15 @@ impl Port {
         ends
     }
 
+    /// Whether everything that was sent, from these positions on, is in its slot.
+    pub(crate) fn is_all_published(&self, [high, normal]: [u32; 2]) -> bool {
+        let all = |(tail, ring): (&Tail, &Slots), from: u32| {
+            let count = tail.position().wrapping_sub(from).min(ring.capacity());
+            (0..count).all(|n| ring.is_filled(&self.region, from.wrapping_add(n)))
+        };
+        all(self.inlet(true), high) && all(self.inlet(false), normal)
+    }
+
     /// Messages that wait, urgent ones and others.
     pub(crate) fn depth(&self) -> (u32, u32) {
         let control = self.region.control();
@@ -514,6 +550,11 @@ impl Port {
         wanted.store(number, Ordering::Relaxed);
         self.bump();
         number
+    }
+
+    /// The last checkpoint.
+    pub(crate) fn saved(&self) -> Option<Saved> {
+        self.saved_at.get().map_or_else(|| lock(&self.saved).clone(), |read| read())
     }
 
     /// Whether a checkpoint was made; an error if it never will be.

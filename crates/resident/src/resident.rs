@@ -9,13 +9,13 @@ use std::{
 use millrace_core::{Buffer, Device, Priority, Stream, StreamOptions};
 
 use crate::{
-    ArchivedHandler, ArchivedResident, Command, Error, Handler, LaunchOptions, Message, Moment, Refused, Region,
-    Result, Status,
-    engine::{Launched, Plan, Types, engine_for},
+    ArchivedHandler, ArchivedResident, Command, Error, Handler, InUse, LaunchOptions, Message, Mode, Moment, Refused,
+    Region, Result, Status,
+    engine::{Launched, Plan, Recovery, Types, engine_for},
     handler::{Behaviour, Plain, check_kind},
     layout::{RegionLayout, fault, flags},
     links::Links,
-    port::{Attachment, Head, Header, Outgoing, Port, lock, on_bell},
+    port::{Attachment, Head, Header, Outgoing, Port, on_bell},
     replies::{Looked, Wanted},
     slots::Refusal,
 };
@@ -124,25 +124,30 @@ impl Launch for Device {
     fn launch<H: Handler>(&self, handler: H, options: LaunchOptions) -> Result<Resident<H>> {
         options.check()?;
         let state = restored(&options)?.unwrap_or_else(|| handler.state());
-        let plan = Plan {
-            handler: std::any::type_name::<H>(),
-            wgsl: H::WGSL,
-            types: Some(Types { message: H::Message::LAYOUT, reply: H::Reply::LAYOUT, state: H::State::LAYOUT }),
-            state: state.as_bytes(),
-            layout: RegionLayout::new(
-                options.inbound,
-                options.outbound,
-                options.payload.max(size_of::<H::Message>()),
-                options.payload.max(size_of::<H::Reply>()),
-            ),
-            options: &options,
-        };
+        let plan = plan::<H>(state.as_bytes(), &options);
         let base = Base::launch(self, &plan, Box::new(Plain::new(handler, state)))?;
         Ok(Resident { base, handler: PhantomData })
     }
 
     fn launch_archived<H: ArchivedHandler>(&self, handler: H, options: LaunchOptions) -> Result<ArchivedResident<H>> {
         ArchivedResident::launch(self, handler, &options)
+    }
+}
+
+/// A plain handler without its types.
+pub(crate) fn plan<'a, H: Handler>(state: &'a [u8], options: &'a LaunchOptions) -> Plan<'a> {
+    Plan {
+        handler: std::any::type_name::<H>(),
+        wgsl: H::WGSL,
+        types: Some(Types { message: H::Message::LAYOUT, reply: H::Reply::LAYOUT, state: H::State::LAYOUT }),
+        state,
+        layout: RegionLayout::new(
+            options.inbound,
+            options.outbound,
+            options.payload.max(size_of::<H::Message>()),
+            options.payload.max(size_of::<H::Reply>()),
+        ),
+        options,
     }
 }
 
@@ -162,6 +167,11 @@ pub(crate) struct Base {
     pub(crate) links: Arc<Links>,
     /// Reads the buffers that messages carry; made with the first of them.
     stream: OnceLock<Stream>,
+    /// How it came to live there.
+    pub(crate) residency: InUse,
+    /// How it can go on when the device is lost.
+    pub(crate) recovery: Option<Box<dyn Recovery>>,
+    pub(crate) options: LaunchOptions,
     /// What the engine wants to be kept.
     _keep: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
@@ -175,15 +185,26 @@ impl Base {
         // A device that is shut down or lost says so here.
         drop(device.stream_with(&StreamOptions::default().capacity(1))?);
         let engine = engine_for(device, plan.handler)?;
-        let Launched { port, links, keep } = engine.launch(device, plan, behaviour)?;
+        let launched = engine.launch(device, plan, behaviour)?;
+        Ok(Self::launched(device, plan, launched))
+    }
+
+    /// The handle of a kernel that was launched.
+    pub(crate) fn launched(device: &Device, plan: &Plan<'_>, launched: Launched) -> Self {
+        let Launched { port, links, residency, recovery, keep } = launched;
         if plan.options.active {
             port.tell(Command::Activate);
         }
-        Ok(Self { device: device.clone(), port, links, stream: OnceLock::new(), _keep: keep })
+        let (device, options, stream) = (device.clone(), plan.options.clone(), OnceLock::new());
+        Self { device, port, links, stream, residency, recovery, options, _keep: keep }
     }
 
     /// The bytes of a buffer as they are now, without copying them.
     fn view(&self, buffer: &Buffer) -> Result<Attachment> {
+        if self.residency.mode != Mode::Threads {
+            let (what, device) = ("a message with a buffer", self.device.info().id.as_str().into());
+            return Err(Error::Unsupported { what, device, why: "a handler there sees its message and its state" });
+        }
         let stream = match self.stream.get() {
             Some(stream) => stream,
             None => {
@@ -275,7 +296,7 @@ pub(crate) fn failure(header: &Header, attachment: Option<&Attachment>) -> Resul
     }
     let reason = match attachment {
         Some(Attachment::Reason(reason)) => reason.clone(),
-        _ => "the kernel gave no reason".into(),
+        _ => fault::text(header.buffer).into(),
     };
     Err(match header.buffer {
         fault::PANIC => Error::Panicked(reason),
@@ -323,8 +344,8 @@ fn decode<R: Message>(header: &Header, bytes: &[u8], attachment: Option<Attachme
 /// # Ok::<(), Error>(())
 /// ```
 pub struct Resident<H: Handler> {
-    base: Base,
-    handler: PhantomData<fn(H)>,
+    pub(crate) base: Base,
+    pub(crate) handler: PhantomData<fn(H)>,
 }
 
 impl<H: Handler> Resident<H> {
@@ -484,7 +505,7 @@ impl<H: Handler> Resident<H> {
 
     /// The last checkpoint that was made, also of a kernel that has failed since.
     pub fn last_checkpoint(&self) -> Option<Result<Checkpoint<H::State>>> {
-        let saved = lock(&self.port().saved).clone()?;
+        let saved = self.port().saved()?;
         let (handled, clock) = (saved.handled, saved.clock);
         Some(H::State::read_from(&saved.state).map(|state| Checkpoint { state, handled, clock }))
     }
@@ -544,6 +565,11 @@ macro_rules! lifecycle {
             #[inline]
             pub fn telemetry(&self) -> Telemetry {
                 self.base.port.telemetry()
+            }
+
+            /// How it lives on its device, and why in this way.
+            pub fn residency(&self) -> &$crate::InUse {
+                &self.base.residency
             }
 
             /// The memory that it shares with the host, for those who look at it word by word.

@@ -1,0 +1,269 @@
+//! The memory that all resident kernels of a device lie in: a directory, and behind it a piece for each kernel.
+//!
+//! A kernel's piece is its region, as `layout.rs` says, and behind it what only the device needs: a block of its own,
+//! the state, the last checkpoint of it, and the ring that other kernels of the device write into.
+
+use std::{
+    fmt::Write as _,
+    ptr::NonNull,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use millrace_core::OpenResidence;
+
+use crate::{Error, Result, layout::RegionLayout, port::lock, region::Region};
+
+/// Kernels at a time.
+pub(super) const MOST: usize = 1024;
+/// Links of one kernel.
+pub(super) const MOST_LINKS: usize = 16;
+
+/// Words of the directory.
+pub(super) mod directory {
+    /// Host: what leases do, see [`super::stop`].
+    pub(in super::super) const STOP: usize = 0;
+    /// Host: how many kernels there are.
+    pub(in super::super) const KERNELS: usize = 1;
+    /// Host: turns of a lease.
+    pub(in super::super) const BUDGET: usize = 2;
+    /// Device: leases that began.
+    pub(in super::super) const LEASES: usize = 16;
+    /// Device: the kernel that is next.
+    pub(in super::super) const NEXT: usize = 17;
+    /// Device: whether a lease runs.
+    pub(in super::super) const RUNNING: usize = 18;
+    /// The first kernel's entry.
+    pub(in super::super) const ENTRIES: usize = 64;
+}
+
+/// What leases do.
+pub(super) mod stop {
+    /// They last until they have made their turns.
+    pub(in super::super) const NEVER: u32 = 0;
+    /// They end when nothing is left to do.
+    pub(in super::super) const IDLE: u32 = 1;
+    /// They end.
+    pub(in super::super) const NOW: u32 = 2;
+}
+
+/// Words of a kernel's entry in the directory. The host writes them, while no lease runs.
+pub(super) mod entry {
+    pub(in super::super) const REGION: usize = 0;
+    pub(in super::super) const OWN: usize = 1;
+    pub(in super::super) const HANDLER: usize = 2;
+    pub(in super::super) const STATE: usize = 3;
+    pub(in super::super) const LINK_FIRST: usize = 4;
+    pub(in super::super) const LINK_MASK: usize = 5;
+    /// Messages in a row before another kernel has its turn.
+    pub(in super::super) const TURN: usize = 6;
+    pub(in super::super) const CHECKPOINT_EVERY: usize = 7;
+    /// How many kernels it sends to.
+    pub(in super::super) const LINKS: usize = 8;
+    /// Whether kernels send to it.
+    pub(in super::super) const FED: usize = 9;
+    pub(in super::super) const WORDS: usize = 16;
+}
+
+/// Words of a kernel's own block. The device writes them, except for the links.
+pub(super) mod own {
+    /// Messages since the last checkpoint.
+    pub(in super::super) const SINCE: usize = 0;
+    pub(in super::super) const LINK_HEAD: usize = 1;
+    pub(in super::super) const LINK_TAIL: usize = 2;
+    /// Whether a message of another kernel goes before one of the host.
+    pub(in super::super) const TURN: usize = 3;
+    /// Odd while a checkpoint is being made.
+    pub(in super::super) const SAVED_VERSION: usize = 4;
+    pub(in super::super) const SAVED_HANDLED: usize = 6;
+    pub(in super::super) const SAVED_CLOCK: usize = 8;
+    pub(in super::super) const SAVED_HIGH: usize = 10;
+    pub(in super::super) const SAVED_NORMAL: usize = 11;
+    pub(in super::super) const SAVED_OUT: usize = 12;
+    /// For each link: the other kernel's number, whether it is lossy, and two words for what was dropped.
+    pub(in super::super) const LINKS: usize = 16;
+    pub(in super::super) const LINK_WORDS: usize = 4;
+    pub(in super::super) const WORDS: usize = LINKS + super::MOST_LINKS * LINK_WORDS;
+}
+
+/// All of it as WGSL constants.
+pub(super) fn wgsl() -> String {
+    let constants = [
+        ("DIRECTORY_STOP", directory::STOP),
+        ("DIRECTORY_KERNELS", directory::KERNELS),
+        ("DIRECTORY_BUDGET", directory::BUDGET),
+        ("DIRECTORY_LEASES", directory::LEASES),
+        ("DIRECTORY_NEXT", directory::NEXT),
+        ("DIRECTORY_RUNNING", directory::RUNNING),
+        ("DIRECTORY_ENTRIES", directory::ENTRIES),
+        ("STOP_NEVER", stop::NEVER as usize),
+        ("STOP_IDLE", stop::IDLE as usize),
+        ("STOP_NOW", stop::NOW as usize),
+        ("ENTRY_REGION", entry::REGION),
+        ("ENTRY_OWN", entry::OWN),
+        ("ENTRY_HANDLER", entry::HANDLER),
+        ("ENTRY_STATE", entry::STATE),
+        ("ENTRY_LINK_FIRST", entry::LINK_FIRST),
+        ("ENTRY_LINK_MASK", entry::LINK_MASK),
+        ("ENTRY_TURN", entry::TURN),
+        ("ENTRY_CHECKPOINT_EVERY", entry::CHECKPOINT_EVERY),
+        ("ENTRY_LINKS", entry::LINKS),
+        ("ENTRY_FED", entry::FED),
+        ("ENTRY_WORDS", entry::WORDS),
+        ("OWN_SINCE", own::SINCE),
+        ("OWN_LINK_HEAD", own::LINK_HEAD),
+        ("OWN_LINK_TAIL", own::LINK_TAIL),
+        ("OWN_TURN", own::TURN),
+        ("OWN_SAVED_VERSION", own::SAVED_VERSION),
+        ("OWN_SAVED_HANDLED", own::SAVED_HANDLED),
+        ("OWN_SAVED_CLOCK", own::SAVED_CLOCK),
+        ("OWN_SAVED_HIGH", own::SAVED_HIGH),
+        ("OWN_SAVED_NORMAL", own::SAVED_NORMAL),
+        ("OWN_SAVED_OUT", own::SAVED_OUT),
+        ("OWN_LINKS", own::LINKS),
+        ("LINK_WORDS", own::LINK_WORDS),
+    ];
+    constants.iter().fold(String::new(), |mut text, (name, value)| {
+        let _ = writeln!(text, "const {name}: u32 = {value}u;");
+        text
+    })
+}
+
+/// The arena.
+pub(super) struct Arena {
+    residence: OpenResidence,
+    /// Of the process, if the device's memory is not shared.
+    local: Option<Region>,
+    /// Pieces that are free: first word and words, in order.
+    free: Mutex<Vec<(usize, usize)>>,
+    words: usize,
+}
+
+impl Arena {
+    pub(super) fn new(residence: OpenResidence, words: usize) -> Result<Self> {
+        let local = if residence.shared().is_none() { Some(Region::host(words)?) } else { None };
+        let arena = Self { residence, local, free: Mutex::default(), words };
+        // Regions begin at multiples of 128 bytes, wherever the memory does.
+        let skew = (arena.all().as_ptr() as usize % 128) / 4;
+        let first = (directory::ENTRIES + MOST * entry::WORDS).next_multiple_of(32) + (32 - skew) % 32;
+        lock(&arena.free).push((first, words.saturating_sub(first)));
+        Ok(arena)
+    }
+
+    pub(super) fn residence(&self) -> &OpenResidence {
+        &self.residence
+    }
+
+    pub(super) fn all(&self) -> &[AtomicU32] {
+        match (&self.local, self.residence.shared()) {
+            // SAFETY: the region has so many words, lives as long as the arena, and words are reached with atomics.
+            (Some(local), _) => unsafe { std::slice::from_raw_parts(local.as_ptr().cast(), local.len()) },
+            (None, Some(shared)) => shared,
+            (None, None) => &[],
+        }
+    }
+
+    pub(super) fn word(&self, at: usize) -> &AtomicU32 {
+        &self.all()[at]
+    }
+
+    pub(super) fn get(&self, at: usize) -> u32 {
+        self.word(at).load(Ordering::Acquire)
+    }
+
+    pub(super) fn set(&self, at: usize, value: u32) {
+        self.word(at).store(value, Ordering::Release);
+    }
+
+    /// One behind the last word that is used.
+    pub(super) fn used(&self) -> usize {
+        match lock(&self.free).last() {
+            Some(&(first, words)) if first + words == self.words => first,
+            _ => self.words,
+        }
+    }
+
+    /// A piece for a kernel.
+    pub(super) fn allocate(self: &Arc<Self>, layout: &RegionLayout, state_bytes: usize) -> Result<Piece> {
+        let region = layout.words().next_multiple_of(32);
+        let own = region;
+        let state = own + own::WORDS;
+        let saved = state + state_bytes / 4;
+        let links = (saved + state_bytes / 4).next_multiple_of(16);
+        let words = (links + layout.inbound as usize * layout.in_stride).next_multiple_of(32);
+        let mut free = lock(&self.free);
+        let Some(i) = free.iter().position(|&(_, room)| room >= words) else {
+            let (largest, all) = (free.iter().map(|&(_, room)| room).max().unwrap_or(0), self.words);
+            return Err(Error::NoRoom {
+                requested: words as u64 * 4,
+                largest: largest as u64 * 4,
+                all: all as u64 * 4,
+            });
+        };
+        let (first, room) = free[i];
+        free[i] = (first + words, room - words);
+        drop(free);
+        self.all()[first..first + words].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        let hold = Hold { arena: self.clone(), first, words };
+        Ok(Piece {
+            first,
+            words,
+            own: first + own,
+            state: first + state,
+            saved: first + saved,
+            links: first + links,
+            hold: Some(hold),
+        })
+    }
+}
+
+/// Words that are taken, until this is dropped.
+struct Hold {
+    arena: Arc<Arena>,
+    first: usize,
+    words: usize,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut free = lock(&self.arena.free);
+        let i = free.partition_point(|&(first, _)| first < self.first);
+        free.insert(i, (self.first, self.words));
+        // Neighbours become one.
+        let mut merged: Vec<(usize, usize)> = Vec::with_capacity(free.len());
+        for &(first, words) in free.iter() {
+            match merged.last_mut() {
+                Some(last) if last.0 + last.1 == first => last.1 += words,
+                _ => merged.push((first, words)),
+            }
+        }
+        *free = merged;
+    }
+}
+
+/// A kernel's piece of the arena, as indices of words.
+pub(super) struct Piece {
+    pub(super) first: usize,
+    pub(super) words: usize,
+    pub(super) own: usize,
+    pub(super) state: usize,
+    pub(super) saved: usize,
+    pub(super) links: usize,
+    hold: Option<Hold>,
+}
+
+impl Piece {
+    /// The region, which holds the piece from now on.
+    pub(super) fn region(&mut self, layout: &RegionLayout) -> Result<Region> {
+        let Some(hold) = self.hold.take() else { return Err(Error::Invalid("the region is taken".into())) };
+        let piece = &hold.arena.all()[self.first..self.first + self.words];
+        let Some(start) = NonNull::new(piece.as_ptr().cast_mut().cast()) else {
+            return Err(Error::Invalid("the memory is nowhere".into()));
+        };
+        // SAFETY: the pieces begin at multiples of 128 bytes, this one is longer than its region, and the hold keeps it
+        // and the arena; it is words, reached with atomics, on both sides.
+        Ok(unsafe { Region::from_raw(start, layout.words(), Box::new(hold)) })
+    }
+}

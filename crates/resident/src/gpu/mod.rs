@@ -1,0 +1,229 @@
+//! Kernels that stay on a GPU.
+//!
+//! All kernels of a device context lie in one piece of memory (`arena.rs`) and are served by one program, which is made
+//! from their handlers (`program.rs`, `resident.wgsl`) and runs on one thread of the device. A thread of the host, the
+//! keeper (`keeper.rs`), keeps it running: by leases where the memory is shared, and in batches where it is not.
+
+mod arena;
+mod batches;
+mod forward;
+mod keeper;
+mod program;
+
+use std::sync::{Arc, Mutex, Weak, atomic::Ordering};
+
+use crossbeam_utils::CachePadded;
+use millrace_core::{Device, Dim3, Priority, Sharing};
+
+use self::{
+    arena::{Arena, own},
+    keeper::{House, Tenant},
+    program::Part,
+};
+use crate::{
+    Clock, Error, InUse, Mode, Moment, Residency, RestartPolicy, Result,
+    engine::{Engine, Launched, Plan, Recovery},
+    handler::Behaviour,
+    journal::{Journal, Positions},
+    links::Links,
+    port::{Header, Port, Saved, lock},
+};
+
+/// Words of the memory for all kernels of a device context: 16 MiB.
+const ARENA: usize = 4 << 20;
+
+/// What a device's GPU kernels have in common. Kept by the device's context.
+#[derive(Default)]
+pub(crate) struct Houses {
+    clock: Arc<CachePadded<Clock>>,
+    leased: Mutex<Weak<House>>,
+    batched: Mutex<Weak<House>>,
+}
+
+impl Houses {
+    /// The house for a kernel, opened if it is the first.
+    fn open(&self, device: &Device, residency: Residency) -> Result<Arc<House>> {
+        let why = match residency {
+            Residency::Batched => "it was asked for".into(),
+            Residency::Auto => match self.house(&self.leased, device, Sharing::Required, None) {
+                Ok(house) => return Ok(house),
+                Err(error) => {
+                    tracing::warn!(%error, "resident kernels are run in batches");
+                    format!("leases are not possible: {error}").into()
+                }
+            },
+        };
+        self.house(&self.batched, device, Sharing::None, Some(why))
+    }
+
+    fn house(
+        &self,
+        known: &Mutex<Weak<House>>,
+        device: &Device,
+        sharing: Sharing,
+        why: Option<Arc<str>>,
+    ) -> Result<Arc<House>> {
+        let mut known = lock(known);
+        if let Some(house) = known.upgrade().filter(|house| house.is_open()) {
+            return Ok(house);
+        }
+        let Some(residence) = device.backend().residence(ARENA, sharing) else {
+            let text = format!("the device {} has no place for kernels that stay", device.info().id);
+            return Err(Error::Invalid(text.into()));
+        };
+        let residency = match why {
+            Some(why) => InUse { mode: Mode::Batched, why },
+            None => InUse { mode: Mode::Leases, why: "host and device see each other's writes, in order".into() },
+        };
+        let arena = Arc::new(Arena::new(residence?, ARENA)?);
+        let house = House::open(arena, residency, device.timeout())?;
+        *known = Arc::downgrade(&house);
+        Ok(house)
+    }
+}
+
+pub(crate) struct Gpu;
+
+impl Engine for Gpu {
+    fn launch(&self, device: &Device, plan: &Plan<'_>, _: Box<dyn Behaviour>) -> Result<Launched> {
+        self.settle(device, plan)
+    }
+}
+
+impl Gpu {
+    fn settle(&self, device: &Device, plan: &Plan<'_>) -> Result<Launched> {
+        let options = plan.options;
+        let id = || Arc::from(device.info().id.as_str());
+        let unsupported = |what, why| Err(Error::Unsupported { what, device: id(), why });
+        let missing = |why| Error::NoImplementation { handler: plan.handler, device: id(), why };
+        if options.grid != Dim3::ONE {
+            return unsupported("a grid", "one thread serves all kernels there");
+        }
+        if options.block != Dim3::ONE {
+            return unsupported("a block", "one thread serves all kernels there");
+        }
+        if options.restart != RestartPolicy::Never {
+            return unsupported("a restart policy", "a handler there cannot panic");
+        }
+        let types = plan.types.ok_or_else(|| missing("archives are read on the CPU only"))?;
+        let body = plan.wgsl.ok_or_else(|| missing("it has no WGSL"))?;
+        let houses = device.attachment::<Houses>();
+        let house = houses.open(device, options.residency)?;
+        let part = Part::new(body, types);
+        let arena = house.arena();
+        let name = plan.handler.rsplit("::").next().unwrap_or(plan.handler);
+        arena.residence().check(name, &part.alone())?;
+        let mut piece = arena.allocate(&plan.layout, plan.state.len())?;
+        let region = piece.region(&plan.layout)?;
+        for (i, word) in plan.state.chunks_exact(4).enumerate() {
+            let word = [word[0], word[1], word[2], word[3]];
+            arena.set(piece.state + i, u32::from_ne_bytes(word));
+        }
+        let port = Arc::new(Port::new(region, plan.layout, houses.clock.clone(), device.timeout())?);
+        let links = Arc::new(Links::default());
+        let _ = port.saved_at.set({
+            let (arena, own, saved, bytes) = (Arc::downgrade(arena), piece.own, piece.saved, plan.state.len());
+            Box::new(move || read_checkpoint(&*arena.upgrade()?, own, saved, bytes))
+        });
+        if options.checkpoint_every.is_some() {
+            let (arena, own) = (Arc::downgrade(arena), piece.own);
+            let _ = port.journal.set(Journal::new(move || saved_positions(&*arena.upgrade()?, own)));
+        }
+        let handler = house.handler(part)?;
+        let recovery = Lost { port: Arc::downgrade(&port), first: plan.state.to_vec() };
+        let notify = house.notifier();
+        let _ = links.changed.0.set(Box::new(move || notify.links_changed()));
+        house.enter(Tenant::new(
+            port.clone(),
+            links.clone(),
+            piece,
+            handler,
+            match options.priority {
+                Priority::High => 64,
+                Priority::Normal => 16,
+                Priority::Low => 1,
+            },
+            options,
+        ))?;
+        let residency = house.residency().clone();
+        Ok(Launched { port, links, residency, recovery: Some(Box::new(recovery)), keep: Some(Box::new(house)) })
+    }
+}
+
+/// What is left of a kernel when its device is lost: the memory, which is the host's as well.
+struct Lost {
+    port: Weak<Port>,
+    first: Vec<u8>,
+}
+
+impl Recovery for Lost {
+    fn state(&self) -> Vec<u8> {
+        let saved = self.port.upgrade().and_then(|port| port.saved());
+        saved.map_or_else(|| self.first.clone(), |saved| saved.state)
+    }
+
+    fn relaunch(&self, device: &Device, plan: &Plan<'_>) -> Result<Launched> {
+        Gpu.settle(device, plan)
+    }
+
+    fn reached(&self) -> Positions {
+        let Some(port) = self.port.upgrade() else { return [0; 2] };
+        let (control, out, region) = (port.region.control(), &port.rings.out, &port.region);
+        let mut heads = [&control.high_head, &control.normal_head].map(|head| head.load(Ordering::Acquire));
+        // It may have ended between an answer and the end of the message.
+        let tail = control.out_tail.load(Ordering::Acquire);
+        let last = if out.is_filled(region, tail) { tail } else { tail.wrapping_sub(1) };
+        let answered = Header::read(region, out.at(last)).generation;
+        for (i, head) in heads.iter_mut().enumerate() {
+            let id = (*head << 1 | u32::from(i == 0)).wrapping_add(1);
+            if id == answered && (last == tail || tail != 0) {
+                *head = head.wrapping_add(1);
+            }
+        }
+        heads
+    }
+}
+
+/// Where the rings were at the last checkpoint.
+fn saved_positions(arena: &Arena, own: usize) -> Option<Positions> {
+    for _ in 0..1_000_000 {
+        let version = arena.get(own + own::SAVED_VERSION);
+        if version == 0 {
+            return None;
+        }
+        let found = [own::SAVED_HIGH, own::SAVED_NORMAL].map(|at| arena.word(own + at).load(Ordering::Relaxed));
+        std::sync::atomic::fence(Ordering::Acquire);
+        if version.is_multiple_of(2) && version == arena.word(own + own::SAVED_VERSION).load(Ordering::Relaxed) {
+            return Some(found);
+        }
+        std::hint::spin_loop();
+    }
+    None
+}
+
+/// The checkpoint that the device made last. Whoever reads it sees all of it.
+fn read_checkpoint(arena: &Arena, own: usize, saved: usize, bytes: usize) -> Option<Saved> {
+    let two = |at: usize| {
+        let word = |at| u64::from(arena.word(at).load(Ordering::Relaxed));
+        word(own + at) | word(own + at + 1) << 32
+    };
+    // A device that stopped in the middle must not keep us here.
+    for _ in 0..1_000_000 {
+        let version = arena.get(own + own::SAVED_VERSION);
+        if version == 0 {
+            return None;
+        }
+        let words = (0..bytes / 4).flat_map(|i| arena.word(saved + i).load(Ordering::Relaxed).to_ne_bytes());
+        let found = Saved {
+            state: words.collect(),
+            handled: two(own::SAVED_HANDLED),
+            clock: Moment::from_raw(two(own::SAVED_CLOCK)),
+        };
+        std::sync::atomic::fence(Ordering::Acquire);
+        if version.is_multiple_of(2) && version == arena.word(own + own::SAVED_VERSION).load(Ordering::Relaxed) {
+            return Some(found);
+        }
+        std::hint::spin_loop();
+    }
+    None
+}
