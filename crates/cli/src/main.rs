@@ -8,6 +8,7 @@
 
 mod bench;
 mod devices;
+mod layout;
 mod table;
 mod top;
 mod tour;
@@ -64,6 +65,15 @@ enum Task {
     },
     /// Let sound go through a room, and say how fast that was
     Wave(wave::Options),
+    /// Show where everything lies in a resident kernel's memory
+    Layout {
+        /// As constants for a shader
+        #[arg(long, conflicts_with = "json")]
+        wgsl: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Measure, next to the peers and in the same run
     Bench {
         /// What to measure
@@ -120,6 +130,7 @@ fn main() -> ExitCode {
         Some(Task::Validate { device, quick, json }) => validate::validate(device.as_deref(), quick, json),
         Some(Task::Top { once, json, interval }) => top::top(once, json, interval),
         Some(Task::Wave(options)) => wave::wave(&options),
+        Some(Task::Layout { wgsl, json }) => layout::layout(wgsl, json),
         Some(Task::Bench { group, filter, quick, json }) => {
             bench::bench(group, &filter.unwrap_or_default(), quick, json.as_deref())
         }

@@ -248,3 +248,18 @@ fn a_wave_run_that_is_interrupted_ends_soon_and_leaves_nothing() {
     assert!(text.contains("stopped after") && text.contains("of 1000000000 steps"), "{text}");
     assert!(!file.0.exists());
 }
+
+#[test]
+fn layout_shows_the_blocks_and_their_constants() {
+    let text = stdout(&millrace(&["layout"]));
+    for part in ["ControlBlock, 128 bytes", "Telemetry, 64 bytes", "slot, 48 bytes", "status"] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    let listing: Value = serde_json::from_slice(&millrace(&["layout", "--json"]).stdout).unwrap();
+    let constants = stdout(&millrace(&["layout", "--wgsl"]));
+    for row in listing["rows"].as_array().unwrap() {
+        let Some(name) = row["wgsl"].as_str() else { continue };
+        let line = format!("const {name}: u32 = {}u;", row["word"]);
+        assert!(constants.contains(&line), "no {line:?} in\n{constants}");
+    }
+}
