@@ -5,9 +5,9 @@ use std::{io::Write, path::Path};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_lab::{
     commands::{self, Progress},
-    gpu,
+    gpu, interactive,
     report::{Better, Report, Row},
-    tensor,
+    resident, tensor, throughput,
 };
 
 use crate::{
@@ -24,6 +24,12 @@ pub(crate) enum Group {
     Gpu,
     /// Tensors on the CPU device: matrix products and arrays, next to other libraries and the memory's bandwidth
     Tensor,
+    /// Resident kernels and their parts: messages, memory, queues, round trips, startup, next to actor libraries
+    Resident,
+    /// A kernel that stays against a launch for every command: inject, query, step, mixed, operations in a frame
+    Interactive,
+    /// Cells per second of the wave engines
+    Throughput,
 }
 
 /// Measures the groups that the filter says yes to.
@@ -35,6 +41,9 @@ impl Group {
             Self::Commands => commands::group_names(),
             Self::Gpu => gpu::group_names(),
             Self::Tensor => tensor::group_names(),
+            Self::Resident => resident::group_names(),
+            Self::Interactive => interactive::group_names(),
+            Self::Throughput => throughput::group_names(),
         }
     }
 
@@ -52,8 +61,15 @@ impl Group {
                 let effort = if quick { tensor::Effort::quick() } else { tensor::Effort::full() };
                 tensor::run_groups(&effort, wanted, progress)
             },
+            Self::Resident => |quick, wanted, progress| resident::run_groups(&lasting(quick), wanted, progress),
+            Self::Interactive => |quick, wanted, progress| interactive::run_groups(&lasting(quick), wanted, progress),
+            Self::Throughput => |quick, wanted, progress| throughput::run_groups(&lasting(quick), wanted, progress),
         }
     }
+}
+
+fn lasting(quick: bool) -> resident::Effort {
+    if quick { resident::Effort::quick() } else { resident::Effort::full() }
 }
 
 pub(crate) fn bench(group: Group, filter: &str, quick: bool, json: Option<&Path>) -> Result<(), Failure> {
@@ -61,16 +77,20 @@ pub(crate) fn bench(group: Group, filter: &str, quick: bool, json: Option<&Path>
     if !known.iter().any(|name| name.contains(filter)) {
         return Err(Failure::Failed(format!("nothing is called like {filter:?}; there is {}", known.join(", "))));
     }
-    // Whether the file can be written is better known before the minutes than after.
-    let out = json.map(|path| NewFile::create(path).map_err(|error| cannot_write(path, &error))).transpose()?;
+    if let Some(path) = json {
+        // Whether the file can be written is better known before the minutes than after. It is not kept open: Ctrl-C would
+        // leave it behind.
+        drop(NewFile::create(path).map_err(|error| cannot_write(path, &error))?);
+    }
     if let Group::Gpu = group {
         drop(millrace::runtime().open("gpu")?); // better known now, with its own exit code
     }
     let report = run(group, filter, quick);
     print(&report);
-    if let (Some(out), Some(path)) = (out, json) {
+    if let Some(path) = json {
         let text = report.to_json().map_err(|error| Failure::Failed(error.to_string()))?;
-        out.finish(&text).map_err(|error| cannot_write(path, &error))?;
+        let written = NewFile::create(path).and_then(|file| file.finish(text.as_bytes()));
+        written.map_err(|error| cannot_write(path, &error))?;
         println!("{} rows written to {}", report.rows.len(), path.display());
     }
     match report.rows.iter().filter(|row| row.is_error()).count() {
@@ -135,19 +155,19 @@ fn value(n: f64, row: &Row) -> String {
     }
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+pub(crate) fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
     Failure::Failed(format!("cannot write {}: {error}", path.display()))
 }
 
 /// A file that appears whole or not at all.
-struct NewFile {
+pub(crate) struct NewFile {
     file: std::fs::File,
     unfinished: std::path::PathBuf,
     path: std::path::PathBuf,
 }
 
 impl NewFile {
-    fn create(path: &Path) -> std::io::Result<Self> {
+    pub(crate) fn create(path: &Path) -> std::io::Result<Self> {
         let name = path.file_name().ok_or_else(|| std::io::Error::other("that is not a file's name"))?;
         let mut unfinished = name.to_owned();
         unfinished.push(format!(".{}.part", std::process::id()));
@@ -155,8 +175,8 @@ impl NewFile {
         Ok(Self { file: std::fs::File::create(&unfinished)?, unfinished, path: path.to_owned() })
     }
 
-    fn finish(mut self, text: &str) -> std::io::Result<()> {
-        self.file.write_all(text.as_bytes())?;
+    pub(crate) fn finish(mut self, content: &[u8]) -> std::io::Result<()> {
+        self.file.write_all(content)?;
         self.file.sync_all()?;
         std::fs::rename(&self.unfinished, &self.path)
     }

@@ -8,10 +8,12 @@
 
 mod bench;
 mod devices;
+mod layout;
 mod table;
 mod top;
 mod tour;
 mod validate;
+mod wave;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -61,6 +63,17 @@ enum Task {
         #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = top::seconds)]
         interval: f64,
     },
+    /// Let sound go through a room, and say how fast that was
+    Wave(wave::Options),
+    /// Show where everything lies in a resident kernel's memory
+    Layout {
+        /// As constants for a shader
+        #[arg(long, conflicts_with = "json")]
+        wgsl: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Measure, next to the peers and in the same run
     Bench {
         /// What to measure
@@ -83,6 +96,10 @@ pub(crate) enum Failure {
     No,
     /// Something could not be done.
     Failed(String),
+    /// What was asked for makes no sense.
+    Usage(String),
+    /// The user has stopped it.
+    Stopped(String),
     /// A device could not be used.
     Device(Error),
 }
@@ -98,6 +115,9 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     // Nothing here leaves anything behind that an end in the middle could break: files are written whole.
     if let Err(error) = ctrlc::set_handler(|| {
+        if wave::stop() {
+            return; // it ends by itself, soon
+        }
         top::leave_screen();
         eprintln!("\nstopped");
         std::process::exit(130);
@@ -109,6 +129,8 @@ fn main() -> ExitCode {
         Some(Task::Devices { json }) => devices::devices(json),
         Some(Task::Validate { device, quick, json }) => validate::validate(device.as_deref(), quick, json),
         Some(Task::Top { once, json, interval }) => top::top(once, json, interval),
+        Some(Task::Wave(options)) => wave::wave(&options),
+        Some(Task::Layout { wgsl, json }) => layout::layout(wgsl, json),
         Some(Task::Bench { group, filter, quick, json }) => {
             bench::bench(group, &filter.unwrap_or_default(), quick, json.as_deref())
         }
@@ -119,6 +141,14 @@ fn main() -> ExitCode {
         Err(Failure::Failed(what)) => {
             eprintln!("error: {what}");
             ExitCode::from(4)
+        }
+        Err(Failure::Usage(what)) => {
+            eprintln!("error: {what}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Stopped(what)) => {
+            eprintln!("{what}");
+            ExitCode::from(130)
         }
         Err(Failure::Device(error)) => {
             eprintln!("error: {error}");

@@ -108,3 +108,158 @@ fn a_quick_bench_writes_the_documented_rows() {
     let name = file.0.file_name().unwrap().to_str().unwrap().to_owned() + ".";
     assert!(!parts.flatten().any(|f| f.file_name().to_string_lossy().starts_with(&name)), "nothing is left behind");
 }
+
+#[test]
+fn the_benches_of_resident_kernels_write_rows_and_say_what_was_met() {
+    let runs = [
+        (["resident", "query_state"], "millrace/while-busy"),
+        (["interactive", "single_step"], "millrace/over-launch"),
+        (["throughput", "wave_32"], "reference"),
+    ];
+    for ([group, filter], wanted) in runs {
+        let file = Scratch::new(&format!("{group}.json"));
+        let output = millrace(&["bench", group, filter, "--quick", "--json", file.0.to_str().unwrap()]);
+        assert!(output.status.success(), "{}\n{}", stdout(&output), String::from_utf8_lossy(&output.stderr));
+        assert!(stdout(&output).contains("targets met"), "{}", stdout(&output));
+        let report: Value = serde_json::from_str(&std::fs::read_to_string(&file.0).unwrap()).unwrap();
+        let rows = report["rows"].as_array().unwrap();
+        assert!(rows.iter().all(|row| row["group"] == filter && row["p50"].is_number()), "{report}");
+        assert!(rows.iter().any(|row| row["id"] == wanted), "no {wanted} in {report}");
+    }
+    assert_eq!(millrace(&["bench", "interactive", "nonsense"]).status.code(), Some(4));
+}
+
+#[test]
+fn validate_as_json_has_the_documented_rows() {
+    let output = millrace(&["validate", "--device", "cpu", "--quick", "--json"]);
+    assert!(output.status.success(), "{}", stdout(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    for row in rows {
+        assert!(row["op"].is_string() && row["size"].is_string(), "{row}");
+        assert_eq!((&row["device"], &row["ok"]), (&Value::from("cpu"), &Value::from(true)), "{row}");
+        assert!(row["error"].as_f64().unwrap() <= row["tolerance"].as_f64().unwrap(), "{row}");
+    }
+    for op in ["add", "exp", "matmul", "softmax", "sum"] {
+        assert!(rows.iter().any(|row| row["op"].as_str().is_some_and(|name| name.contains(op))), "no row of {op}");
+    }
+    assert_eq!(millrace(&["validate", "--device", "nonsense"]).status.code(), Some(3));
+}
+
+#[test]
+fn top_shows_what_a_program_publishes_and_forgets_what_a_killed_one_left() {
+    let device = millrace::runtime().open("cpu").unwrap();
+    let kept = device.allocate(1 << 20).unwrap();
+    let publication = device.publish(&millrace::published_folder()).unwrap();
+    let left = publication.path().with_file_name("999999999-1.json");
+    std::fs::copy(publication.path(), &left).unwrap();
+    std::fs::File::open(&left).unwrap().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+
+    let listing: Value = serde_json::from_slice(&millrace(&["top", "--json"]).stdout).unwrap();
+    let ours: Vec<_> =
+        listing["contexts"].as_array().unwrap().iter().filter(|entry| entry["pid"] == std::process::id()).collect();
+    assert_eq!(ours.len(), 1, "{listing}");
+    assert_eq!((&ours[0]["device"], &ours[0]["state"]), (&Value::from("cpu"), &Value::from("healthy")));
+    assert!(ours[0]["memory_in_use"].as_u64().unwrap() >= kept.len() as u64);
+    assert!(!left.exists(), "nobody is behind it any more");
+
+    let pid = std::process::id().to_string();
+    let text = stdout(&millrace(&["top", "--once", "--interval", "0.1"]));
+    assert!(text.lines().any(|line| line.contains(&pid) && line.contains("1.0 MiB")), "{text}");
+    drop(publication);
+    let listing: Value = serde_json::from_slice(&millrace(&["top", "--json"]).stdout).unwrap();
+    assert!(!listing.to_string().contains(&format!("\"pid\":{pid}")), "{listing}");
+}
+
+/// Runs `millrace wave` with a small room.
+fn wave(arguments: &[&str]) -> Output {
+    millrace(&[&["wave", "--headless", "--size", "24", "--steps", "30"], arguments].concat())
+}
+
+#[test]
+fn a_wave_run_writes_a_picture_and_says_how_fast_it_was() {
+    let file = Scratch::new("wave.png");
+    let output = wave(&["--png", file.0.to_str().unwrap()]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{text}");
+    for part in ["24 × 24 × 24", "launch on cpu", "30 in", "cells per second", "energy"] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    assert!(output.stderr.is_empty(), "no progress bar for a brief run");
+    let picture = std::fs::read(&file.0).unwrap();
+    assert!(picture.starts_with(b"\x89PNG\r\n\x1a\n") && picture.len() > 500);
+    let size = |at: usize| u32::from_be_bytes(picture[at..at + 4].try_into().unwrap());
+    assert_eq!((size(16), size(20)), (528, 528), "small rooms are shown large");
+}
+
+#[test]
+fn engines_and_devices_give_a_wave_the_same_energy() {
+    let energy = |arguments: &[&str]| {
+        let output = wave(&[arguments, &["--json"]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["size"], &report["steps"]), (&serde_json::json!([24, 24, 24]), &serde_json::json!(30)));
+        assert!(report["cells_per_second"].as_f64().unwrap() > 0.0);
+        report["energy"].as_f64().unwrap()
+    };
+    let reference = energy(&["--engine", "reference"]);
+    assert!(reference > 0.0);
+    assert_eq!(energy(&["--engine", "launch", "--device", "cpu"]), reference);
+    assert_ne!(energy(&["--boundary", "reflecting"]), reference);
+    assert_ne!(energy(&["--scene", "ball"]), reference);
+    assert_ne!(energy(&["--source", "ricker"]), reference);
+    if millrace::runtime().open("gpu").is_ok() {
+        assert!((energy(&["--device", "gpu"]) / reference - 1.0).abs() < 1e-4);
+    }
+}
+
+#[test]
+fn a_wave_run_that_cannot_be_says_why() {
+    let refused = |arguments: &[&str], code: i32, part: &str| {
+        let output = millrace(&[&["wave"], arguments].concat());
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    };
+    refused(&["--size", "0"], 2, "--size");
+    refused(&["--size", "70000"], 2, "too large");
+    refused(&["--steps", "0"], 2, "--steps");
+    refused(&["--engine", "magic"], 2, "magic");
+    refused(&["--engine", "reference", "--device", "cpu"], 2, "no device");
+    refused(&["--device", "nonsense"], 3, "nonsense");
+    refused(&["--png", "/nonexistent/wave.png"], 4, "/nonexistent/wave.png");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_wave_run_that_is_interrupted_ends_soon_and_leaves_nothing() {
+    let file = Scratch::new("stopped.png");
+    let arguments = ["wave", "--size", "32", "--steps", "1000000000", "--png", file.0.to_str().unwrap()];
+    let mut run = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    let run = run.args(arguments).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let killed = Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let start = std::time::Instant::now();
+    let output = run.wait_with_output().unwrap();
+    assert!(start.elapsed().as_secs() < 10);
+    assert_eq!(output.status.code(), Some(130));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("stopped after") && text.contains("of 1000000000 steps"), "{text}");
+    assert!(!file.0.exists());
+}
+
+#[test]
+fn layout_shows_the_blocks_and_their_constants() {
+    let text = stdout(&millrace(&["layout"]));
+    for part in ["ControlBlock, 128 bytes", "Telemetry, 64 bytes", "slot, 48 bytes", "status"] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    let listing: Value = serde_json::from_slice(&millrace(&["layout", "--json"]).stdout).unwrap();
+    let constants = stdout(&millrace(&["layout", "--wgsl"]));
+    for row in listing["rows"].as_array().unwrap() {
+        let Some(name) = row["wgsl"].as_str() else { continue };
+        let line = format!("const {name}: u32 = {}u;", row["word"]);
+        assert!(constants.contains(&line), "no {line:?} in\n{constants}");
+    }
+}

@@ -10,7 +10,7 @@ use crate::{
     kernel::Launch,
     marker::{Marker, Signal},
     memory::{BufferSlice, View},
-    road::BRIEF_BYTES,
+    road::Bearable,
 };
 
 /// Moves bytes into a buffer. Made by [`crate::Buffer::write`].
@@ -157,13 +157,13 @@ impl Command {
 
     /// Whether it takes so little time that a waiting caller may run it on its own thread.
     #[inline]
-    pub(crate) fn is_brief(&self) -> bool {
+    pub(crate) fn is_within(&self, limit: &Bearable) -> bool {
         match self {
-            Self::Write(write) => write.to.len <= BRIEF_BYTES,
+            Self::Write(write) => write.to.len <= limit.bytes,
             Self::Read(_) | Self::Synchronize | Self::Mark(_) => true,
-            Self::Copy(copy) => copy.to.len <= BRIEF_BYTES,
-            Self::Fill(fill) => fill.to.len <= BRIEF_BYTES,
-            Self::Launch(launch) => launch.is_brief(),
+            Self::Copy(copy) => copy.to.len <= limit.bytes,
+            Self::Fill(fill) => fill.to.len <= limit.bytes,
+            Self::Launch(launch) => launch.is_within(limit.time),
             Self::WaitFor(marker) => marker.is_decided(),
         }
     }

@@ -733,8 +733,8 @@ impl Launch {
     }
 
     /// Whether it is known to take so little time that a waiting caller may run it on its own thread.
-    pub(crate) fn is_brief(&self) -> bool {
-        self.body.kernel().longest().is_some_and(|longest| longest < crate::road::BRIEF)
+    pub(crate) fn is_within(&self, time: Duration) -> bool {
+        self.body.kernel().longest().is_some_and(|longest| longest < time)
     }
 }
 

@@ -191,7 +191,7 @@ impl Core {
                 if let Attended::Taken = self.attend(line, Instant::now() + SLICE) {
                     std::thread::sleep(SLICE / 10); // a caller makes room
                 }
-            } else if !self.ready.sleep(|| line.is_unattended()) {
+            } else if !self.ready.rest(|| line.is_unattended()) {
                 return;
             }
         }

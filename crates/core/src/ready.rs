@@ -6,6 +6,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use millrace_ring::poll_while_worthwhile;
@@ -14,6 +15,11 @@ use crate::stream::{Priority, StreamInner};
 
 /// How often a less urgent stream is passed over before it gets a turn.
 const PASSED_OVER: u32 = 8;
+
+/// How long a worker naps: what is not urgent waits for it between one nap and two, unless a caller takes it before.
+const NAP: Duration = Duration::from_micros(500);
+/// After so many naps in which nothing came, it sleeps until it is woken.
+const NAPS: u32 = 10;
 
 const LEVELS: usize = 3;
 
@@ -26,6 +32,8 @@ pub(crate) struct Ready {
     waiting: [AtomicUsize; LEVELS],
     /// Whether a worker polls instead of sleeping: at most one does.
     lingering: AtomicBool,
+    /// Whether the worker will look by itself within a nap.
+    napping: AtomicBool,
     /// Streams that became ready so far.
     pushed: AtomicUsize,
     pub(crate) stopping: AtomicBool,
@@ -37,6 +45,10 @@ struct ReadyState {
     /// How often each level was passed over since its last turn.
     passed_over: [u32; LEVELS],
     sleeping: usize,
+    /// Something came that cannot wait, since a worker last looked.
+    urgent: bool,
+    /// Something came that can wait for a nap.
+    patient: bool,
 }
 
 impl Ready {
@@ -46,14 +58,36 @@ impl Ready {
 
     /// Puts a stream into the queue, unless it is there, and sees to it that somebody takes it.
     pub(crate) fn push(&self, stream: Arc<StreamInner>) {
-        if self.push_quietly(stream) {
+        let mut state = self.lock();
+        if !self.add(&mut state, stream) {
+            return;
+        }
+        state.urgent = true;
+        let wake = state.sleeping > 0 && !self.lingering.load(Ordering::SeqCst);
+        drop(state);
+        if wake {
             self.work.notify_one();
         }
     }
 
-    /// Puts a stream into the queue for the caller to take; true if a worker should be woken otherwise.
-    pub(crate) fn push_quietly(&self, stream: Arc<StreamInner>) -> bool {
+    /// Puts a stream into the queue for the caller to take.
+    pub(crate) fn push_quietly(&self, stream: Arc<StreamInner>) {
+        self.add(&mut self.lock(), stream);
+    }
+
+    /// Puts a stream into the queue for whoever comes: a caller, or in a while a worker.
+    pub(crate) fn push_patiently(&self, stream: Arc<StreamInner>) {
         let mut state = self.lock();
+        state.patient = true;
+        let wake = self.add(&mut state, stream) && state.sleeping > 0 && !self.napping.load(Ordering::Relaxed);
+        drop(state);
+        if wake {
+            self.work.notify_one();
+        }
+    }
+
+    /// Puts a stream into the queue; false if it is there already.
+    fn add(&self, state: &mut ReadyState, stream: Arc<StreamInner>) -> bool {
         // After the end nobody would take it out again.
         if self.stopping.load(Ordering::Relaxed) || stream.queued.swap(true, Ordering::Relaxed) {
             return false;
@@ -62,15 +96,26 @@ impl Ready {
         state.queues[level].push_back(stream);
         self.pushed.store(self.pushed.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.waiting[level].store(state.queues[level].len(), Ordering::SeqCst);
-        state.sleeping > 0 && !self.lingering.load(Ordering::SeqCst)
+        true
     }
 
     /// Wakes a worker, if one sleeps.
     pub(crate) fn wake_one(&self) {
         // Under the lock, so that a worker on its way to sleep is either seen or sees the queue.
-        let sleeping = self.lock().sleeping;
-        if sleeping > 0 {
+        let mut state = self.lock();
+        state.urgent = true;
+        self.napping.store(false, Ordering::Relaxed);
+        let wake = state.sleeping > 0;
+        drop(state);
+        if wake {
             self.work.notify_one();
+        }
+    }
+
+    /// Something joined a stream that is ready already, and cannot wait as the rest of it can.
+    pub(crate) fn hurry(&self) {
+        if self.napping.load(Ordering::Relaxed) {
+            self.wake_one();
         }
     }
 
@@ -101,18 +146,40 @@ impl Ready {
         Some(stream)
     }
 
-    /// Sleeps until a stream is ready or `more` says so; false when the device stops.
-    pub(crate) fn sleep(&self, more: impl Fn() -> bool) -> bool {
+    /// Rests until something is urgent, or what can wait has waited for a nap, or `more` says so; false when the device
+    /// stops. Only while there are things that can wait, now and then, are there naps: they disturb others.
+    pub(crate) fn rest(&self, more: impl Fn() -> bool) -> bool {
         let mut state = self.lock();
-        while !self.any() && !more() {
+        let (mut naps, mut waited) = (NAPS, false);
+        loop {
+            if std::mem::take(&mut state.urgent) && self.any() || more() {
+                return true;
+            }
             if self.stopping.load(Ordering::Relaxed) {
-                return false;
+                return self.any();
+            }
+            if std::mem::take(&mut state.patient) {
+                naps = 0;
             }
             state.sleeping += 1;
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if naps < NAPS {
+                self.napping.store(true, Ordering::Relaxed);
+                let timeout;
+                (state, timeout) = self.work.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner);
+                self.napping.store(false, Ordering::Relaxed);
+                naps += 1;
+                if timeout.timed_out() && self.any() {
+                    if waited || !state.patient {
+                        state.sleeping -= 1;
+                        return true;
+                    }
+                    waited = true;
+                }
+            } else {
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
             state.sleeping -= 1;
         }
-        true
     }
 
     /// The next stream to drive; blocks until there is one, and ends when the device stops.

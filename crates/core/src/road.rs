@@ -3,8 +3,8 @@
 //! A stream that has commands is *ready* and stands in the queue of its priority. Worker threads take the next ready
 //! stream, hold its lane, and run its commands in order. Waking a thread costs as much as thousands of small commands,
 //! so two things keep wakes rare: a worker that runs out of work lingers for about as long as a wake-up would take,
-//! and a caller that waits on an idle stream drives it itself (flat combining), as long as what is there is known to
-//! be brief, and nothing more urgent waits. Order, priority and deadlines are the same whoever drives.
+//! and a caller that waits on an idle stream drives it itself (flat combining), as long as what is there is known not
+//! to take long, and nothing more urgent waits. Order, priority and deadlines are the same whoever drives.
 
 use std::{
     collections::HashMap,
@@ -38,10 +38,18 @@ use crate::{
     timer::Timer,
 };
 
-/// A kernel whose recent launches all took less may run on a waiting caller's thread.
-pub(crate) const BRIEF: Duration = Duration::from_micros(200);
-/// So may a transfer of at most this many bytes.
-pub(crate) const BRIEF_BYTES: usize = 256 * 1024;
+/// What may run on a caller's thread: kernels whose recent launches all took less than `time`, and transfers of at most
+/// `bytes`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bearable {
+    pub(crate) time: Duration,
+    pub(crate) bytes: usize,
+}
+
+/// For a caller that did not ask to wait: about what handing it to another thread would cost.
+pub(crate) const BRIEF: Bearable = Bearable { time: Duration::from_micros(200), bytes: 256 * 1024 };
+/// For a caller that has nothing to do but wait: not longer than a hang would take to be noticed by a human.
+pub(crate) const WAITING: Bearable = Bearable { time: Duration::from_millis(50), bytes: 64 << 20 };
 
 /// Commands a worker runs on one stream before it looks whether another of the same priority is waiting.
 const TURN: usize = 16;
@@ -141,7 +149,7 @@ impl Core {
         self.leave(stream, ran);
     }
 
-    /// Runs a stream's brief commands until `done`. The caller has taken the stream from the ready queue.
+    /// Runs a stream's commands until `done`, or until one may take long. The caller has taken the stream from the ready queue.
     pub(crate) fn drive_as_caller(
         &self,
         device: &dyn Direct,
@@ -152,7 +160,7 @@ impl Core {
         let mut lane = stream.lane();
         while !done() && !self.ready.has_before(stream.priority) {
             let Some(envelope) = stream.next(&mut lane) else { break };
-            if !envelope.command.is_brief() {
+            if !envelope.command.is_within(&WAITING) {
                 stream.hold(&mut lane, envelope);
                 break;
             }

@@ -19,7 +19,7 @@ use crate::{
     counts::Tally,
     events::Event,
     marker::Marker,
-    road::Drive,
+    road::{BRIEF, Drive},
     ticket::Ticket,
     timer::Timer,
 };
@@ -74,6 +74,9 @@ impl Default for StreamOptions {
         Self { capacity: 256, priority: Priority::Normal }
     }
 }
+
+/// Commands that nobody waits for before a worker is woken.
+const PATIENCE: isize = 64;
 
 /// A command on its way, with what is needed to answer it.
 pub(crate) struct Envelope {
@@ -260,8 +263,11 @@ impl StreamInner {
     /// A command was put into the ring: see to it that somebody drives.
     #[inline]
     fn submitted(self: &Arc<Self>) {
+        let core = &self.context.core;
         if self.pending.fetch_add(1, Ordering::SeqCst) == 0 {
-            self.context.core.ready.push(self.clone());
+            core.ready.push(self.clone());
+        } else if let Drive::Line(_) = core.drive {
+            core.ready.hurry();
         }
     }
 }
@@ -453,7 +459,10 @@ impl Stream {
                 self.inner.keep_error(error);
                 Ok(())
             }
-            Err(command) => self.submit(command).map(drop),
+            Err(command) => match self.inner.context.core.drive {
+                Drive::Direct(_) => self.submit(command).map(drop),
+                Drive::Line(_) => self.submit_patiently(command),
+            },
         }
     }
 
@@ -465,7 +474,7 @@ impl Stream {
         let core = &inner.context.core;
         let Drive::Direct(device) = &core.drive else { return Err(command) };
         // Whoever lifts `pending` from zero has the right to drive.
-        if !command.is_brief()
+        if !command.is_within(&BRIEF)
             || core.ready.has_before(inner.priority)
             || inner.pending.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_err()
         {
@@ -491,6 +500,27 @@ impl Stream {
             Err(TrySendError::Full(envelope)) => self.submit_slowly(envelope, ticket),
             Err(TrySendError::Closed(envelope)) => Err(rejected(self.closed(), envelope)),
         }
+    }
+
+    /// Submits what nobody waits for: more will follow, or somebody who waits, and then all of it is one batch. A worker
+    /// that sleeps is woken for a good part of a batch.
+    fn submit_patiently(&self, command: Command) -> Result<(), Box<Rejected>> {
+        let (envelope, ticket) = self.prepare::<Output>(command, None)?;
+        let inner = &self.inner;
+        let ready = &inner.context.core.ready;
+        match inner.ring.try_send(envelope) {
+            Ok(()) => match inner.pending.fetch_add(1, Ordering::SeqCst) {
+                0 => ready.push_patiently(inner.clone()),
+                n if n % PATIENCE == PATIENCE - 1 => ready.wake_one(),
+                _ => {}
+            },
+            Err(TrySendError::Full(envelope)) => {
+                ready.wake_one();
+                self.submit_slowly(envelope, ticket)?;
+            }
+            Err(TrySendError::Closed(envelope)) => return Err(rejected(self.closed(), envelope)),
+        }
+        Ok(())
     }
 
     /// Waits until everything submitted before has finished, and brings the first error that nobody waited for.

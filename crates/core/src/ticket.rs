@@ -56,7 +56,7 @@ impl<T: Answer> Ticket<T> {
     /// [`Error::Stalled`] when nothing on the stream moves for the device's timeout.
     ///
     /// While the device's threads are asleep, the waiting thread runs the stream's commands itself, as long as they
-    /// are known to be brief.
+    /// are known not to take long.
     pub fn wait(mut self) -> Result<T> {
         match self.deadline {
             Some(deadline) => self.wait_until(deadline),

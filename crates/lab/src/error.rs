@@ -56,6 +56,18 @@ impl From<millrace::tensor::Error> for Error {
     }
 }
 
+impl From<millrace::resident::Error> for Error {
+    fn from(error: millrace::resident::Error) -> Self {
+        Self::Device(error.to_string())
+    }
+}
+
+impl From<millrace_wave::Error> for Error {
+    fn from(error: millrace_wave::Error) -> Self {
+        Self::Device(error.to_string())
+    }
+}
+
 impl From<Box<millrace::Rejected>> for Error {
     fn from(rejected: Box<millrace::Rejected>) -> Self {
         Self::Device(rejected.to_string())

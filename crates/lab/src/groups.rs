@@ -18,17 +18,24 @@ pub(crate) struct Group {
     sides: Vec<Side>,
     judge: Judge,
     device: fn(&str) -> &'static str,
+    extra: fn(&[Row]) -> Vec<Row>,
 }
 
 impl Group {
     /// A group on the GPU device.
     pub(crate) fn new(name: &'static str, sides: Vec<Side>, judge: Judge) -> Self {
-        Self { name, sides, judge, device: |_| "gpu" }
+        Self { name, sides, judge, device: |_| "gpu", extra: |_| Vec::new() }
     }
 
     /// Says on which device a side works.
     pub(crate) fn on(mut self, device: fn(&str) -> &'static str) -> Self {
         self.device = device;
+        self
+    }
+
+    /// Adds rows that are computed from the others, judged like them.
+    pub(crate) fn with(mut self, extra: fn(&[Row]) -> Vec<Row>) -> Self {
+        self.extra = extra;
         self
     }
 }
@@ -52,6 +59,7 @@ pub(crate) fn run(
         };
         let measured = interleaved(&group.sides, rounds, timeout, &mut step);
         let mut of_group: Vec<_> = measured.into_iter().map(|measured| Row::new(group.name, measured)).collect();
+        of_group.extend((group.extra)(&of_group));
         for row in &mut of_group {
             row.device = (group.device)(row.side()).to_owned();
         }

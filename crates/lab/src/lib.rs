@@ -10,6 +10,9 @@
 //! - [`commands`]: the groups of `millrace bench commands` and what they are held to.
 //! - [`gpu`]: the groups of `millrace bench gpu`, with [`raw_wgpu`] as the peer.
 //! - [`tensor`]: the groups of `millrace bench tensor`.
+//! - [`resident`]: the groups of `millrace bench resident`, with actor libraries as peers.
+//! - [`interactive`]: the groups of `millrace bench interactive`, resident kernels against launches.
+//! - [`throughput`]: the groups of `millrace bench throughput`, cells per second of the wave engines.
 //! - [`report`]: the JSON that scripts may rely on.
 //!
 //! This room uses what users of Millrace use, and has no access to anything else.
@@ -20,14 +23,17 @@ pub mod commands;
 mod error;
 pub mod gpu;
 mod groups;
+pub mod interactive;
 pub mod machine;
 pub mod measure;
 mod message;
 pub mod peers;
 pub mod raw_wgpu;
 pub mod report;
+pub mod resident;
 mod targets;
 pub mod tensor;
+pub mod throughput;
 pub mod workloads;
 
 pub use error::{Error, Result};

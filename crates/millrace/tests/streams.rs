@@ -339,7 +339,7 @@ fn an_awaited_submit_that_is_dropped_has_submitted_nothing() {
         ticket.wait().unwrap();
     }
     stream.synchronize().unwrap();
-    assert_eq!(log.seen(), []);
+    assert!(log.seen().is_empty());
 }
 
 #[test]
@@ -785,10 +785,10 @@ fn run_executes_an_unknown_or_long_kernel_on_a_worker_and_a_brief_one_here() {
     };
     assert!(!ran_here(), "nothing is known of the kernel");
     eventually("it is known to be brief", ran_here);
-    *lasts.lock().unwrap() = Duration::from_millis(5);
+    *lasts.lock().unwrap() = Duration::from_millis(60);
     ran_here();
     assert!(!ran_here(), "it is known to be long");
-    assert!(probe.longest().unwrap() >= Duration::from_millis(5));
+    assert!(probe.longest().unwrap() >= Duration::from_millis(60));
 }
 
 #[test]
@@ -802,9 +802,9 @@ fn a_wait_of_one_thread_does_not_run_the_long_kernels_before_its_command() {
     let place = ran_on.clone();
     let long = kernel(&device, move || {
         *place.lock().unwrap() = Some(thread::current().id());
-        thread::sleep(Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(60));
     });
-    for _ in 0..20 {
+    for _ in 0..5 {
         stream.submit(long.launch()).unwrap();
         stream.submit(Synchronize).unwrap().wait().unwrap();
         assert_ne!(*ran_on.lock().unwrap(), Some(thread::current().id()));

@@ -120,8 +120,8 @@ mod crowd {
 ///
 /// Two threads that yield to each other can share one core for long while another is free, which is the slow way; a
 /// thread that is woken, on the other hand, is put on a free core. So a thread that finds itself sharing sleeps at once
-/// every now and then. If that does not help there is no free core; then it does so ever more rarely, and pauses less
-/// before it yields, because pausing only keeps the other from running.
+/// every now and then; if that does not help there is no free core, and then it does so ever more rarely. While it shares
+/// it does not pause before it yields, because pausing only keeps the other from running.
 #[cfg(not(loom))]
 mod pauses {
     use std::{cell::Cell, time::Duration};
@@ -133,8 +133,6 @@ mod pauses {
     /// Waits on a shared core before the thread sleeps to get away: at first, and at most.
     const SHARED_FIRST: u32 = 16;
     const SHARED_MOST: u32 = 1 << 14;
-    /// From here on there seems to be no free core.
-    const NO_WAY_OUT: u32 = SHARED_FIRST << 4;
 
     #[derive(Clone, Copy)]
     struct Habit {
@@ -148,6 +146,10 @@ mod pauses {
     thread_local!(static HABIT: Cell<Habit> = const {
         Cell::new(Habit { pauses: MOST, shared: 0, bearable: SHARED_FIRST })
     });
+
+    fn more(pauses: u32) -> u32 {
+        (pauses * 2).clamp(LEAST, MOST)
+    }
 
     /// How many pauses are worthwhile; none at all if it is time to sleep.
     pub(super) fn worthwhile() -> Option<u32> {
@@ -163,18 +165,17 @@ mod pauses {
     pub(super) fn helped() {
         let habit = HABIT.get();
         if habit.pauses < MOST || habit.shared > 0 {
-            HABIT.set(Habit { pauses: (habit.pauses * 2).min(MOST), shared: 0, bearable: SHARED_FIRST });
+            HABIT.set(Habit { pauses: more(habit.pauses), shared: 0, bearable: SHARED_FIRST });
         }
     }
 
     pub(super) fn yielding_helped(took: Duration) {
         let habit = HABIT.get();
         HABIT.set(if took > SWITCHED {
-            let pauses = if habit.bearable < NO_WAY_OUT { habit.pauses } else { (habit.pauses / 2).max(LEAST) };
-            Habit { pauses, shared: habit.shared + 1, ..habit }
+            Habit { pauses: 0, shared: habit.shared + 1, ..habit }
         } else {
             // Without a switch it was the time that helped, and more pauses would have as well.
-            Habit { pauses: (habit.pauses * 2).min(MOST), shared: 0, ..habit }
+            Habit { pauses: more(habit.pauses), shared: 0, ..habit }
         });
     }
 }

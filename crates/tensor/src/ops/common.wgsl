@@ -1,4 +1,5 @@
 const BLOCK: u32 = 64u;
+const WIDE: u32 = 256u;
 
 // The number of a thread in a grid that may have to be folded into rows.
 fn thread_number(group: vec3<u32>, groups: vec3<u32>, local: u32) -> u32 {

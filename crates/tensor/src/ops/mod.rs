@@ -53,15 +53,23 @@ impl Family {
     pub(crate) const COUNT: usize = Self::ALL.len();
 }
 
-/// Threads of a group, in every kernel.
+/// Threads of a group,
 pub(crate) const BLOCK: u32 = 64;
+/// and of one whose threads work on vectors of four.
+pub(crate) const WIDE: u32 = 256;
 /// Groups along x when there are more than fit; the rest goes along y.
 const ROW: usize = 32_768;
 
 /// Groups for at least `threads` threads.
 #[inline]
 pub(crate) fn grid(threads: usize) -> Dim3 {
-    let groups = threads.div_ceil(BLOCK as usize).max(1);
+    folded(threads.div_ceil(BLOCK as usize))
+}
+
+/// So many groups, or a few more.
+#[inline]
+fn folded(groups: usize) -> Dim3 {
+    let groups = groups.max(1);
     if groups <= ROW { Dim3::from(groups as u32) } else { Dim3::from([ROW as u32, groups.div_ceil(ROW) as u32]) }
 }
 
@@ -128,12 +136,11 @@ impl Walk {
         self.rank == 1 && self.n.is_multiple_of(4) && (0..operands).all(|i| self.scalar == i as u32 + 1 || aligned(i))
     }
 
-    /// Threads of a launch.
+    /// Groups of a launch.
     #[inline]
-    pub(crate) fn threads(&self, packed: bool) -> usize {
-        let block = BLOCK as usize;
-        // A packed thread does four fours that are a group apart, so groups are whole.
-        if packed { (self.n as usize / 4).div_ceil(4 * block) * block } else { self.n as usize }
+    pub(crate) fn grid(&self, packed: bool) -> Dim3 {
+        // A packed thread does four fours that are a group apart.
+        if packed { folded((self.n as usize / 4).div_ceil(4 * WIDE as usize)) } else { grid(self.n as usize) }
     }
 }
 

@@ -4,7 +4,7 @@ mod cpu;
 
 use millrace_core::{CpuKernel, KernelSpec};
 
-use super::{ELEMENTWISE, Family, Walk, grid, kernel, together, walk, wgsl};
+use super::{BLOCK, ELEMENTWISE, Family, WIDE, Walk, kernel, together, walk, wgsl};
 use crate::{DType, Element, Error, Result, Tensor, layout::Shape};
 
 /// One operation for one element type.
@@ -28,7 +28,8 @@ pub(crate) fn spec(number: usize) -> KernelSpec {
     let template = if packed { include_str!("packed.wgsl") } else { include_str!("binary.wgsl") };
     let source = format!("{ELEMENTWISE}{}{template}", include_str!("../math.wgsl"));
     let names = [("{IN}", entry.from.wgsl()), ("{OUT}", entry.to.wgsl()), ("{EXPR}", entry.expression)];
-    kernel::<Walk>(name, &["left", "right"]).cpu((entry.cpu)()).wgsl(wgsl(&source, &names))
+    let spec = kernel::<Walk>(name, &["left", "right"]).block(if packed { WIDE } else { BLOCK });
+    spec.cpu((entry.cpu)()).wgsl(wgsl(&source, &names))
 }
 
 /// The second operand: a tensor, or a number that is the same for all elements and costs no memory. Whole numbers go
@@ -123,7 +124,7 @@ fn launch(entry: Binary, walk: Walk, a: &Tensor, b: &Tensor, shape: Shape) -> Re
         let packed = walk.is_packed(2);
         let kernel = tensors.kernel(Family::Binary, 2 * entry as usize + usize::from(packed))?;
         let launch = kernel.launch().bind(left).bind(right).bind(target).params(&walk);
-        tensors.enqueue(launch.grid(grid(walk.threads(packed))))?;
+        tensors.enqueue(launch.grid(walk.grid(packed)))?;
     }
     Ok(out)
 }

@@ -1,4 +1,4 @@
-use faer::{Accum, MatMut, MatRef, Par, linalg::matmul::matmul};
+use gemm::{Parallelism, gemm};
 use millrace_core::{CpuKernel, Launched};
 
 use super::Params;
@@ -11,11 +11,11 @@ const TOUCHED: f64 = 0.04;
 /// Slabs are a multiple of this many rows or columns: what the inner loops work on.
 const UNIT: usize = 64;
 /// Rows or columns from which on a slab is large: packing the other factor once more is nothing beside it.
-const LARGE: usize = 256;
+const LARGE: usize = 128;
 
 /// A matrix multiplication that replaces the output, or that adds to it.
 pub(crate) fn kernel(adds: bool) -> CpuKernel {
-    CpuKernel::whole(move |launch| run(launch, if adds { Accum::Add } else { Accum::Replace }))
+    CpuKernel::whole(move |launch| run(launch, adds))
 }
 
 /// The output, of which every task writes a part of its own.
@@ -24,7 +24,7 @@ struct Target(*mut f32);
 // SAFETY: tasks write disjoint parts of memory that is borrowed for the launch.
 unsafe impl Sync for Target {}
 
-fn run(launch: &mut Launched<'_>, accum: Accum) {
+fn run(launch: &mut Launched<'_>, adds: bool) {
     let params = launch.params::<Params>();
     let (a, b) = (launch.input::<f32>(0), launch.input::<f32>(1));
     let out = launch.output::<f32>(2);
@@ -57,19 +57,23 @@ fn run(launch: &mut Launched<'_>, accum: Accum) {
         let (b_row, b_column) = (params.b_row as usize, params.b_column as usize);
         assert!((m_here - 1) * a_row + (k - 1) * a_column < a.len(), "a is inside its buffer");
         assert!((k - 1) * b_row + (n_here - 1) * b_column < b.len(), "b is inside its buffer");
-        // SAFETY: strides are not negative, and the assertions put the last element of each inside its slice; both are
-        // only read.
-        let (a, b) = unsafe {
-            (
-                MatRef::from_raw_parts(a.as_ptr(), m_here, k, a_row as isize, a_column as isize),
-                MatRef::from_raw_parts(b.as_ptr(), k, n_here, b_row as isize, b_column as isize),
-            )
-        };
         let first = (matrix * m + rows.start) * n + columns.start;
-        // SAFETY: `first` and all rows and columns from there are inside matrix `matrix` of the output, which has `batch`
-        // of them; tasks have disjoint rows or columns, or matrices.
-        let out = unsafe { MatMut::from_raw_parts_mut(target.0.add(first), m_here, n_here, n as isize, 1) };
-        matmul(out, accum, a, b, 1.0, Par::Seq);
+        let (a_row, a_column, b_row, b_column) =
+            (a_row as isize, a_column as isize, b_row as isize, b_column as isize);
+        // SAFETY: strides are not negative, and the assertions put the last element of each factor inside its slice; both
+        // are only read. `first` and all rows and columns from there are inside matrix `matrix` of the output, which has
+        // `batch` of them; tasks have disjoint rows or columns, or matrices.
+        unsafe {
+            let to = target.0.add(first);
+            #[rustfmt::skip]
+            gemm(
+                m_here, n_here, k,
+                to, 1, n as isize, adds,
+                a.as_ptr(), a_column, a_row,
+                b.as_ptr(), b_column, b_row,
+                1.0, 1.0, false, false, false, Parallelism::None,
+            );
+        }
     };
     let tasks = (batch * slabs) as u64;
     if parallel { threads.for_each(tasks, &task) } else { (0..tasks).for_each(task) }

@@ -2,7 +2,7 @@
 
 use millrace_core::{CpuKernel, KernelSpec};
 
-use super::{Family, Params, VALUES, cpu, grid, kernel, left, wgsl};
+use super::{Family, Params, cpu, grid, kernel, left, wgsl};
 use crate::{DType, Error, Result, Tensor};
 
 struct Entry {
@@ -64,7 +64,7 @@ fn arg(x: &Tensor, op: &'static str, entry: usize, axes: u32, keepdims: bool) ->
         let results = (params.outputs * params.chunks) as usize;
         let out = tensors.output(DType::I32, if last { shape } else { [results].into_iter().collect() })?;
         let Some(target) = out.buffer() else { return Ok(out) };
-        let number = VALUES.len() + 2 * entry + usize::from(winners.is_some());
+        let number = super::ARG + 2 * entry + usize::from(winners.is_some());
         let launch = tensors.kernel(Family::Reduce, number)?.launch().bind(source);
         let launch = winners.iter().filter_map(Tensor::buffer).fold(launch, |launch, buffer| launch.bind(buffer));
         tensors.enqueue(launch.bind(target).params(&params).grid(grid(results)))?;

@@ -75,7 +75,15 @@ impl Params {
         next
     }
 
-    /// How many results per output the next launch leaves of `length`.
+    /// Whether vectors of four elements can be read, and are all there is.
+    fn is_packed(&self) -> bool {
+        let kept = self.kept as usize;
+        let rows = self.strides[..kept].iter().all(|stride| stride % 4 == 0) || self.outputs == 1;
+        let whole = self.offset.is_multiple_of(4) && self.length.is_multiple_of(4);
+        self.folded == 1 && self.strides[kept] == 1 && rows && whole
+    }
+
+    /// How many results per output the next launch leaves of `length` elements, or vectors of them.
     fn split(&mut self, length: usize, bounded: bool) {
         let whole = length <= CHUNK || (length <= WHOLE && self.outputs as usize >= CHUNK);
         // As many threads as each has elements, so that the next launch is no longer than this one.
@@ -116,17 +124,24 @@ const VALUES: [Entry; 8] = [
     Entry { name: "min", dtype: DType::I32, step: "min(acc, v)", finish: "acc", cpu: cpu::kernel::<cpu::MinI32> },
 ];
 
-pub(crate) const KERNELS: usize = VALUES.len() + arg::KERNELS;
+/// Each value has a kernel for any strides and one for vectors of four; then come those that look for places.
+const PACKED: usize = VALUES.len();
+const ARG: usize = 2 * VALUES.len();
+pub(crate) const KERNELS: usize = ARG + arg::KERNELS;
 
 pub(crate) fn spec(number: usize) -> KernelSpec {
     let head = format!("{}{}", include_str!("params.wgsl"), include_str!("../math.wgsl"));
-    let Some(entry) = VALUES.get(number) else { return arg::spec(number - VALUES.len(), &head) };
+    if number >= ARG {
+        return arg::spec(number - ARG, &head);
+    }
+    let (entry, packed) = (&VALUES[number % PACKED], number >= PACKED);
     let eight = "{ at += step; let v = x[at]; acc = {STEP}; }\n".repeat(8);
     let types = [("{EIGHT}", eight.as_str()), ("{TYPE}", entry.dtype.wgsl())];
     let names = [types[0], types[1], ("{STEP}", entry.step), ("{FINISH}", entry.finish)];
-    let source = wgsl(&format!("{head}{}", include_str!("reduce.wgsl")), &names);
+    let template = if packed { include_str!("packed.wgsl") } else { include_str!("reduce.wgsl") };
+    let source = wgsl(&format!("{head}{template}"), &names);
     // Named apart from the binary operations.
-    let name = format!("reduce_{}_{}", entry.name, entry.dtype);
+    let name = format!("reduce_{}_{}{}", entry.name, entry.dtype, if packed { "_packed" } else { "" });
     kernel::<Params>(name, &["x"]).cpu((entry.cpu)()).wgsl(source)
 }
 
@@ -158,10 +173,12 @@ fn reduce(
             None => Err(Error::Empty { op, shape: x.shaped().into() }),
         };
     };
-    let kernel = tensors.kernel(Family::Reduce, entry as usize)?;
     let mut params = Params::new(x.layout(), axes);
     loop {
-        params.split(params.length as usize, tensors.is_bounded());
+        let packed = tensors.is_bounded() && params.is_packed();
+        let (number, each) = if packed { (PACKED + entry as usize, 4) } else { (entry as usize, 1) };
+        let kernel = tensors.kernel(Family::Reduce, number)?;
+        params.split(params.length as usize / each, tensors.is_bounded());
         let last = params.chunks == 1;
         if let (true, Some(divisor)) = (last, divisor) {
             params.divisor = divisor.to_bits();

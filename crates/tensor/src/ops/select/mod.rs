@@ -4,7 +4,7 @@ mod cpu;
 
 use millrace_core::KernelSpec;
 
-use super::{ELEMENTWISE, Family, Walk, grid, kernel, together, walk, wgsl};
+use super::{ELEMENTWISE, Family, Walk, kernel, together, walk, wgsl};
 use crate::{DType, Error, Result, Tensor, cpu::map, layout::Shape};
 
 pub(crate) const KERNELS: usize = 1;
@@ -43,7 +43,7 @@ impl Tensor {
         if let Some(target) = out.buffer() {
             let launch = self.tensors().kernel(Family::Select, 0)?.launch();
             let launch = operands.iter().filter_map(Tensor::buffer).fold(launch, |launch, buffer| launch.bind(buffer));
-            self.tensors().enqueue(launch.bind(target).params(&walk).grid(grid(walk.threads(false))))?;
+            self.tensors().enqueue(launch.bind(target).params(&walk).grid(walk.grid(false)))?;
         }
         Ok(out)
     }

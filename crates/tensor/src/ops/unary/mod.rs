@@ -4,7 +4,7 @@ mod cpu;
 
 use millrace_core::{CpuKernel, KernelSpec};
 
-use super::{ELEMENTWISE, Family, Walk, grid, kernel, walk, wgsl};
+use super::{BLOCK, ELEMENTWISE, Family, WIDE, Walk, kernel, walk, wgsl};
 use crate::{DType, Error, Result, Tensor};
 
 /// One operation for one element type.
@@ -28,7 +28,8 @@ pub(crate) fn spec(number: usize) -> KernelSpec {
     let template = if packed { include_str!("packed.wgsl") } else { include_str!("unary.wgsl") };
     let source = format!("{ELEMENTWISE}{}{template}", include_str!("../math.wgsl"));
     let names = [("{IN}", entry.from.wgsl()), ("{OUT}", entry.to.wgsl()), ("{EXPR}", entry.expression)];
-    kernel::<Walk>(name, &["x"]).cpu((entry.cpu)()).wgsl(wgsl(&source, &names))
+    let spec = kernel::<Walk>(name, &["x"]).block(if packed { WIDE } else { BLOCK });
+    spec.cpu((entry.cpu)()).wgsl(wgsl(&source, &names))
 }
 
 /// Runs the entry for the tensor's element type.
@@ -44,7 +45,7 @@ fn unary(x: &Tensor, op: &'static str, takes: &'static str, entries: [Option<Una
         let packed = walk.is_packed(1);
         let kernel = x.tensors().kernel(Family::Unary, 2 * entry as usize + usize::from(packed))?;
         let launch = kernel.launch().bind(source).bind(target).params(&walk);
-        x.tensors().enqueue(launch.grid(grid(walk.threads(packed))))
+        x.tensors().enqueue(launch.grid(walk.grid(packed)))
     };
     match Walk::new([x.layout()]) {
         Some(walk) => launch(walk, x)?,

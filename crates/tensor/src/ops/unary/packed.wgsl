@@ -10,21 +10,21 @@ fn four(i: u32) {
     out[i] = vec4<{OUT}>(apply(v.x), apply(v.y), apply(v.z), apply(v.w));
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
     // Four fours that are a group apart.
-    let i = (group.y * groups.x + group.x) * 4u * BLOCK + local;
+    let i = (group.y * groups.x + group.x) * 4u * WIDE + local;
     let n = params.n / 4u;
-    if (i + 3u * BLOCK < n) {
+    if (i + 3u * WIDE < n) {
         four(i);
-        four(i + BLOCK);
-        four(i + 2u * BLOCK);
-        four(i + 3u * BLOCK);
+        four(i + WIDE);
+        four(i + 2u * WIDE);
+        four(i + 3u * WIDE);
     } else {
-        for (var j = i; j < n; j += BLOCK) { four(j); }
+        for (var j = i; j < n; j += WIDE) { four(j); }
     }
 }

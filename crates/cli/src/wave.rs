@@ -1,0 +1,259 @@
+//! `millrace wave`
+
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicU8, Ordering},
+    time::{Duration, Instant},
+};
+
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use millrace_wave::{Boundary, Engine, Error, PerStep, Picture, Reference, Room, Scene, Signal};
+use serde::Serialize;
+
+use crate::{
+    Failure,
+    bench::{NewFile, cannot_write},
+    table::time,
+};
+
+/// A progress bar comes up when a run takes longer than this.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the steps may take that are asked for at once: as late a stop may be noticed.
+const CHUNK: Duration = Duration::from_millis(100);
+/// Cells of a tone's wave,
+const TONE: f64 = 8.0;
+/// and of a pulse's, whose shorter parts would be left behind on a coarser grid.
+const PULSE: f64 = 12.0;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Cells on each side of the room
+    #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u32).range(1..))]
+    size: u32,
+    /// How many steps to do; sound goes half a cell in each [default: twice the size]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// Where: a device by id or kind [default: cpu]
+    #[arg(long)]
+    device: Option<String>,
+    /// How the steps are done
+    #[arg(long, value_enum, default_value_t = How::Launch)]
+    engine: How,
+    /// What the walls of the room do
+    #[arg(long, value_enum, default_value_t = Walls::Absorbing)]
+    boundary: Walls,
+    /// What is in the room
+    #[arg(long, value_enum, default_value_t = Content::Slits)]
+    scene: Content,
+    /// What makes the sound
+    #[arg(long, value_enum, default_value_t = Sound::Sine)]
+    source: Sound,
+    /// Write a picture of the middle of the room to this file: blue is less pressure and red is more, obstacles are dark
+    #[arg(long, value_name = "FILE")]
+    png: Option<PathBuf>,
+    /// Run here and end, which is what it always does
+    #[arg(long)]
+    headless: bool,
+    /// Print JSON for scripts
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum How {
+    /// Plain loops on one thread, without any device
+    Reference,
+    /// A kernel launch for every step
+    Launch,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Walls {
+    /// They let sound out
+    Absorbing,
+    /// They are rigid
+    Reflecting,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Content {
+    /// Nothing but the source in the middle
+    Empty,
+    /// A wall with two slits
+    Slits,
+    /// A ball
+    Ball,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Sound {
+    /// One cell, once
+    Impulse,
+    /// A lasting tone
+    Sine,
+    /// One smooth pulse
+    Ricker,
+}
+
+#[derive(Serialize)]
+struct Report {
+    engine: &'static str,
+    device: Option<String>,
+    device_name: Option<String>,
+    size: [u32; 3],
+    boundary: &'static str,
+    steps: u64,
+    /// Of simulated time.
+    seconds_simulated: f64,
+    /// Of the run.
+    seconds: f64,
+    cells_per_second: f64,
+    steps_per_second: f64,
+    /// In squares of pressure.
+    energy: f64,
+    png: Option<PathBuf>,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Device(error) => Self::Device(error),
+            error if error.is_callers() => Self::Usage(error.to_string()),
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+/// Whether a run is under way, and whether it is to stop.
+static RUN: AtomicU8 = AtomicU8::new(IDLE);
+const IDLE: u8 = 0;
+const RUNNING: u8 = 1;
+const STOPPING: u8 = 2;
+
+/// Asks a run to stop, once; says whether there is one that will.
+pub(crate) fn stop() -> bool {
+    RUN.compare_exchange(RUNNING, STOPPING, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+}
+
+impl Options {
+    fn room(&self) -> Result<Room, Failure> {
+        let signal = match self.source {
+            Sound::Impulse => Signal::Impulse,
+            Sound::Sine => Scene::tone(TONE),
+            Sound::Ricker => Scene::pulse(PULSE),
+        };
+        let scene = match self.scene {
+            Content::Empty => Scene::Empty,
+            Content::Slits => Scene::Slits,
+            Content::Ball => Scene::Ball,
+        };
+        let boundary = match self.boundary {
+            Walls::Absorbing => Boundary::Absorbing,
+            Walls::Reflecting => Boundary::Reflecting,
+        };
+        Ok(scene.setup(self.size, boundary, signal).build()?)
+    }
+}
+
+pub(crate) fn wave(options: &Options) -> Result<(), Failure> {
+    if options.engine == How::Reference && options.device.is_some() {
+        return Err(Failure::Usage("the reference runs on no device; leave --device out".to_owned()));
+    }
+    let device = match options.engine {
+        How::Reference => None,
+        How::Launch => Some(millrace::runtime().open(options.device.as_deref().unwrap_or("cpu"))?),
+    };
+    let room = options.room()?;
+    if let Some(path) = &options.png {
+        // Whether the file can be written is better known before the run than after. Nothing of it stays.
+        NewFile::create(path).map_err(|error| cannot_write(path, &error))?;
+    }
+    let mut engine: Box<dyn Engine> = match &device {
+        None => Box::new(Reference::new(room)?),
+        Some(device) => Box::new(PerStep::on(device, room)?),
+    };
+    let steps = options.steps.unwrap_or(2 * u64::from(options.size));
+    let seconds = run(&mut *engine, steps)?.as_secs_f64();
+    let energy = engine.energy()?;
+    let middle = options.size / 2;
+    if let Some(path) = &options.png {
+        let plane = engine.plane(middle)?;
+        let picture = Picture::of(engine.room(), middle, &plane)?.to_png()?;
+        let file = NewFile::create(path).map_err(|error| cannot_write(path, &error))?;
+        file.finish(&picture).map_err(|error| cannot_write(path, &error))?;
+    }
+    let room = engine.room();
+    let report = Report {
+        engine: engine.name(),
+        device: engine.device().map(str::to_owned),
+        device_name: device.map(|device| device.info().name.clone()),
+        size: room.size(),
+        boundary: match options.boundary {
+            Walls::Absorbing => "absorbing",
+            Walls::Reflecting => "reflecting",
+        },
+        steps,
+        seconds_simulated: steps as f64 * room.time_step(),
+        seconds,
+        cells_per_second: room.cells() as f64 * steps as f64 / seconds,
+        steps_per_second: steps as f64 / seconds,
+        energy,
+        png: options.png.clone(),
+    };
+    if options.json {
+        let text = serde_json::to_string_pretty(&report);
+        println!("{}", text.map_err(|error| Failure::Failed(error.to_string()))?);
+    } else {
+        print(&report);
+    }
+    Ok(())
+}
+
+/// Does the steps, in pieces after which the user can stop them; says how long it took.
+fn run(engine: &mut dyn Engine, steps: u64) -> Result<Duration, Failure> {
+    let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::hidden());
+    if let Ok(style) = ProgressStyle::with_template("{bar:32} {percent:>3}%  {eta:>4} left  step {pos} of {len}") {
+        bar.set_style(style);
+    }
+    RUN.store(RUNNING, Ordering::Relaxed);
+    let start = Instant::now();
+    let mut piece = 1;
+    while engine.steps() < steps {
+        if RUN.load(Ordering::Relaxed) == STOPPING {
+            bar.finish_and_clear();
+            return Err(Failure::Stopped(format!("stopped after {} of {steps} steps", engine.steps())));
+        }
+        let began = Instant::now();
+        engine.step(piece.min(steps - engine.steps()))?;
+        engine.finish()?;
+        // As many steps as fit, but never many more than the last time.
+        let fit = CHUNK.as_secs_f64() / began.elapsed().as_secs_f64().max(1e-9);
+        piece = ((piece as f64 * fit.min(4.0)) as u64).max(1);
+        if bar.is_hidden() && start.elapsed() > PATIENCE {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        bar.set_position(engine.steps());
+    }
+    let took = start.elapsed();
+    RUN.store(IDLE, Ordering::Relaxed);
+    bar.finish_and_clear();
+    Ok(took)
+}
+
+fn print(report: &Report) {
+    let [nx, ny, nz] = report.size;
+    let place = match (&report.device, &report.device_name) {
+        (Some(id), Some(name)) => format!("{id} ({name})"),
+        _ => "one thread, no device".to_owned(),
+    };
+    let took = time(report.seconds * 1e9);
+    println!("room      {nx} × {ny} × {nz} cells, {} walls", report.boundary);
+    println!("engine    {} on {place}", report.engine);
+    println!("steps     {} in {took}; {} of sound", report.steps, time(report.seconds_simulated * 1e9));
+    println!("speed     {:.1} million cells per second", report.cells_per_second / 1e6);
+    println!("energy    {:.6e}", report.energy);
+    if let Some(path) = &report.png {
+        println!("picture   {}", path.display());
+    }
+}

@@ -1,0 +1,274 @@
+//! Writing messages in place, checking them, and reading them where they are.
+
+use std::{
+    hint::black_box,
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use millrace::resident::{
+    Archive, ArchivedHandler, ArchivedResident, Launch, LaunchOptions, Message, Resident, Scope, rkyv,
+};
+
+use super::{
+    Effort,
+    kernels::{PAIR, PATIENCE, Pair, Taker, until_handled},
+};
+use crate::{
+    Error, Result,
+    measure::{Metric, Side, batch_timed},
+    resident::kernels::{Command, INJECT},
+};
+
+/// A request with two vectors.
+#[derive(Debug, rkyv::Archive, rkyv::Serialize)]
+#[rkyv(crate = rkyv)]
+pub struct VectorAdd {
+    /// Which request it is.
+    pub id: u64,
+    /// Which request it answers.
+    pub correlation: Option<u64>,
+    /// How urgent it is.
+    pub priority: u32,
+    /// One vector.
+    pub a: Vec<f32>,
+    /// The other one.
+    pub b: Vec<f32>,
+}
+
+/// Floats of a vector, as the seed has them.
+pub const FLOATS: usize = 1000;
+
+impl VectorAdd {
+    /// With two vectors of so many floats.
+    pub fn of(floats: usize) -> Self {
+        Self { id: 7, correlation: None, priority: 1, a: vec![1.0; floats], b: vec![2.0; floats] }
+    }
+}
+
+/// Messages that are sent in a row. Few enough that the slots stay in a cache.
+pub const BURST: usize = 16;
+/// Bytes of a slot.
+const SLOT: usize = 8192;
+
+/// Adds up everything that it is sent: a consumer that really reads.
+#[derive(Debug)]
+pub struct Reader;
+
+impl ArchivedHandler for Reader {
+    type Message = VectorAdd;
+    type Reply = f32;
+    type State = ();
+    fn state(&self) {}
+    fn handle(&mut self, _: &mut (), message: &rkyv::Archived<VectorAdd>, scope: &mut Scope<'_, f32>) -> f32 {
+        if !scope.is_ask() {
+            scope.no_reply();
+        }
+        message.a.iter().chain(message.b.iter()).map(|value| value.to_native()).sum()
+    }
+}
+
+pub(super) fn sides(effort: &Effort) -> Vec<Side> {
+    let side = |name: &str, body: fn(&Effort) -> Result<Vec<Metric>>| {
+        let effort = effort.clone();
+        Side::new(name, move || body(&effort))
+    };
+    vec![side("millrace", ours), side("rkyv", rkyv_alone), side("limit", limit)]
+}
+
+/// Writes archives into the slots of a kernel that is paused meanwhile.
+#[derive(Debug)]
+pub struct Archives {
+    reader: ArchivedResident<Reader>,
+    message: VectorAdd,
+    sent: u64,
+}
+
+impl Archives {
+    /// Messages with two vectors of so many floats.
+    pub fn of(floats: usize) -> Result<Self> {
+        let device = millrace::runtime().open("cpu")?;
+        let options = LaunchOptions::default().inbound(BURST).payload(SLOT);
+        let (reader, message) = (device.launch_archived(Reader, options)?, VectorAdd::of(floats));
+        let sum = reader.ask(&message)?.to_native();
+        if sum != 3.0 * floats as f32 {
+            return Err(Error::Wrong(format!("the reader saw {sum}")));
+        }
+        Ok(Self { reader, message, sent: 1 })
+    }
+
+    /// Writes [`BURST`] of them, and says how long that took. Then they are read.
+    pub fn burst(&mut self) -> Result<Duration> {
+        self.reader.pause()?;
+        let before = Instant::now();
+        for _ in 0..BURST {
+            self.reader.try_send(black_box(&self.message))?;
+        }
+        let took = before.elapsed();
+        self.sent += BURST as u64;
+        self.reader.activate()?;
+        let deadline = Instant::now() + PATIENCE;
+        while self.reader.telemetry().handled < self.sent {
+            if Instant::now() > deadline {
+                return Err(Error::Timeout(PATIENCE));
+            }
+            thread::yield_now();
+        }
+        Ok(took)
+    }
+}
+
+/// The same with plain messages of sixteen bytes.
+#[derive(Debug)]
+pub struct Plain {
+    taker: Resident<Taker>,
+    sent: u64,
+}
+
+impl Plain {
+    /// A kernel that takes them.
+    pub fn new() -> Result<Self> {
+        let device = millrace::runtime().open("cpu")?;
+        Ok(Self { taker: device.launch(Taker, LaunchOptions::default().inbound(BURST))?, sent: 0 })
+    }
+
+    /// As [`Archives::burst`].
+    pub fn burst(&mut self) -> Result<Duration> {
+        self.taker.pause()?;
+        let command = Command::nth(INJECT, 0);
+        let before = Instant::now();
+        for _ in 0..BURST {
+            self.taker.try_send(black_box(command)).map_err(millrace::resident::Error::from)?;
+        }
+        let took = before.elapsed();
+        self.sent += BURST as u64;
+        self.taker.activate()?;
+        until_handled(&self.taker, self.sent)?;
+        Ok(took)
+    }
+}
+
+/// The mean time of a write, burst by burst.
+fn written(effort: &Effort, mut burst: impl FnMut() -> Result<Duration>) -> Result<Vec<f64>> {
+    let (mut samples, start) = (Vec::new(), Instant::now());
+    while start.elapsed() < effort.turn {
+        samples.push(burst()?.as_nanos() as f64 / BURST as f64);
+    }
+    Ok(samples)
+}
+
+fn ours(effort: &Effort) -> Result<Vec<Metric>> {
+    let mut plain = Plain::new()?;
+    let mut metrics = vec![Metric::lower("write-16B", "ns", written(effort, || plain.burst())?)];
+    for (case, floats) in [("write-archive-2x1", 1), ("write-archive-2x1000", FLOATS)] {
+        let mut archives = Archives::of(floats)?;
+        metrics.push(Metric::lower(case, "ns", written(effort, || archives.burst())?));
+    }
+    metrics.extend(read(effort)?);
+    Ok(metrics)
+}
+
+/// Checks an archive as a kernel does before its handler sees it, and reads one field.
+#[inline]
+pub fn checked(bytes: &[u8]) -> Result<usize> {
+    let checked = rkyv::access::<rkyv::Archived<VectorAdd>, rkyv::rancor::Error>(bytes);
+    Ok(checked.map_err(|error| Error::Wrong(error.to_string()))?.a.len())
+}
+
+/// Reads two fields where they are.
+#[inline]
+pub fn accessed(archive: &Archive<VectorAdd>) -> usize {
+    archive.a.len() + archive.priority.to_native() as usize
+}
+
+/// Reading what is there already.
+fn read(effort: &Effort) -> Result<Vec<Metric>> {
+    let bytes = PAIR.as_bytes();
+    let plain = batch_timed(effort.turn, 1000, || {
+        let pair = Pair::from_bytes(black_box(bytes))?;
+        black_box(pair.a + pair.b);
+        Ok(())
+    })?;
+    let mut metrics = vec![Metric::lower("read-8B", "ns", plain)];
+    for (case, access, floats) in
+        [("read-archive-2x1", "access-archive-2x1", 1), ("read-archive-2x1000", "access-archive-2x1000", FLOATS)]
+    {
+        let archive = Archive::new(&VectorAdd::of(floats))?;
+        let read = batch_timed(effort.turn, 1000, || {
+            black_box(checked(black_box(&archive).bytes())?);
+            Ok(())
+        })?;
+        let in_place = batch_timed(effort.turn, 1000, || {
+            black_box(accessed(black_box(&archive)));
+            Ok(())
+        })?;
+        metrics.extend([Metric::lower(case, "ns", read), Metric::lower(access, "ns", in_place)]);
+    }
+    Ok(metrics)
+}
+
+/// rkyv by itself, as its users call it: into memory that is allocated for it.
+fn rkyv_alone(effort: &Effort) -> Result<Vec<Metric>> {
+    let timed = |(case, floats): (&'static str, usize)| {
+        let message = VectorAdd::of(floats);
+        let samples = batch_timed(effort.turn, 20, || {
+            let bytes = rkyv::to_bytes::<rkyv::rancor::Error>(black_box(&message));
+            black_box(bytes.map_err(|error| Error::Wrong(error.to_string()))?);
+            Ok(())
+        })?;
+        Ok(Metric::lower(case, "ns", samples))
+    };
+    [("write-archive-2x1", 1), ("write-archive-2x1000", FLOATS)].into_iter().map(timed).collect()
+}
+
+/// A thread that reads what was copied.
+struct Audience {
+    stage: Arc<Mutex<Vec<f32>>>,
+    ready: SyncSender<()>,
+    read: Receiver<f32>,
+    thread: thread::JoinHandle<()>,
+}
+
+/// Nothing but copying the floats, into as much memory as the slots have and that another thread reads in between.
+fn limit(effort: &Effort) -> Result<Vec<Metric>> {
+    let words = SLOT / 4;
+    let stage = Arc::new(Mutex::new(vec![0f32; BURST * words]));
+    let ((ready, wake), (done, read)) = (sync_channel::<()>(1), sync_channel(1));
+    let thread = {
+        let stage = stage.clone();
+        let body = move || {
+            while wake.recv().is_ok() {
+                let sum = stage.lock().unwrap_or_else(PoisonError::into_inner).iter().sum::<f32>();
+                if done.send(sum).is_err() {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new().name("lab-audience".to_owned()).spawn(body)
+    };
+    let audience = Audience { stage, ready, read, thread: thread.map_err(|error| Error::System(error.to_string()))? };
+    let VectorAdd { a, b, .. } = VectorAdd::of(FLOATS);
+    let mut samples = Vec::new();
+    let start = Instant::now();
+    while start.elapsed() < effort.turn {
+        let mut stage = audience.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = Instant::now();
+        for slot in stage.chunks_exact_mut(words) {
+            slot[..FLOATS].copy_from_slice(black_box(&a));
+            slot[FLOATS..2 * FLOATS].copy_from_slice(black_box(&b));
+        }
+        samples.push(before.elapsed().as_nanos() as f64 / BURST as f64);
+        drop(stage);
+        let gone = |_| Error::Closed("the reader");
+        audience.ready.send(()).map_err(|_| Error::Closed("the reader"))?;
+        black_box(audience.read.recv_timeout(PATIENCE).map_err(gone)?);
+    }
+    let Audience { ready, thread, .. } = audience;
+    drop(ready);
+    thread.join().map_err(|_| Error::Panicked)?;
+    Ok(vec![Metric::lower("write-archive-2x1000", "ns", samples)])
+}

@@ -1,0 +1,96 @@
+//! The groups of `millrace bench throughput`: how many cells per second the wave engines do.
+//!
+//! The same room for all: a ball in it, absorbing walls, a lasting tone. A sample is a handful of steps, until they are done.
+
+use millrace_wave::{Boundary, Engine, PerStep, Reference, Scene};
+
+pub use crate::resident::Effort;
+use crate::{
+    Error, Result,
+    commands::Progress,
+    groups::{self, Group},
+    measure::{Metric, Side, each_timed},
+    report::{Report, Row},
+    resident::kernels::{device_of, side_on},
+    targets::{Conditions, judge, value_of},
+};
+
+/// Measures all groups that `wanted` says yes to, the sides in turns, and sets the targets.
+///
+/// ```no_run
+/// use millrace_lab::throughput::{Effort, run_groups};
+/// let report = run_groups(&Effort::quick(), &|_| true, &mut |_| ());
+/// println!("{}", report.to_json()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
+    let gpu =
+        millrace::runtime().devices().iter().any(|found| found.id.starts_with("gpu") && found.unavailable.is_none());
+    let on: &[&'static str] = if gpu { &["cpu", "gpu"] } else { &["cpu"] };
+    // A small effort is for one size, the smallest that is wanted.
+    let smallest = SIZES.iter().map(|(_, name)| *name).find(|name| wanted(name));
+    let wanted = |name: &str| wanted(name) && (!effort.small || smallest == Some(name));
+    groups::run(groups(effort, on), effort.rounds, effort.timeout, &wanted, progress)
+}
+
+/// The names of all groups, in the order they are measured.
+pub fn group_names() -> Vec<&'static str> {
+    groups(&Effort::quick(), &["cpu"]).iter().map(|group| group.name).collect()
+}
+
+/// Cells on each side of a room, and what that is called.
+const SIZES: [(u32, &str); 3] = [(32, "wave_32"), (64, "wave_64"), (128, "wave_128")];
+
+fn groups(effort: &Effort, on: &[&'static str]) -> Vec<Group> {
+    let group = |&(size, name): &(u32, &'static str)| {
+        let side = |name: String, start: Box<dyn Fn() -> Result<Box<dyn Engine>> + Send + Sync>| {
+            let effort = effort.clone();
+            Side::new(name, move || cells_per_second(&effort, &mut *start()?))
+        };
+        let mut sides: Vec<_> = on
+            .iter()
+            .map(|&device| {
+                let start = move || -> Result<Box<dyn Engine>> {
+                    let device = millrace::runtime().open(device)?;
+                    Ok(Box::new(PerStep::on(&device, room(size)?)?))
+                };
+                side(side_on("millrace-launch", device), Box::new(start))
+            })
+            .collect();
+        sides.push(side("reference".to_owned(), Box::new(move || Ok(Box::new(Reference::new(room(size)?)?)))));
+        Group::new(name, sides, judged).on(device_of)
+    };
+    SIZES.iter().map(group).collect()
+}
+
+fn room(size: u32) -> Result<millrace_wave::Room> {
+    Ok(Scene::Ball.setup(size, Boundary::Absorbing, Scene::tone(8.0)).build()?)
+}
+
+/// Steps of a sample.
+const STEPS: u64 = 4;
+
+fn cells_per_second(effort: &Effort, engine: &mut dyn Engine) -> Result<Vec<Metric>> {
+    engine.step(STEPS)?;
+    engine.finish()?;
+    let times = each_timed(effort.turn, || {
+        engine.step(STEPS)?;
+        Ok(engine.finish()?)
+    })?;
+    let energy = engine.energy()?;
+    if !(energy.is_finite() && energy > 0.0) {
+        return Err(Error::Wrong(format!("the energy after {} steps is {energy}", engine.steps())));
+    }
+    let work = engine.room().cells() as f64 * STEPS as f64;
+    Ok(vec![Metric::higher("", "cells/s", times.into_iter().map(|ns| work / ns * 1e9).collect())])
+}
+
+fn judged(rows: &mut [Row]) {
+    judge(rows, |rows, row, median| {
+        let mut conditions = Conditions::default();
+        if row.device == "cpu" {
+            conditions.at_least("p50", median, value_of(rows, "reference"), "plain loops on one thread");
+        }
+        conditions
+    });
+}
