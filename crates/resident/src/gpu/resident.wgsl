@@ -402,6 +402,7 @@ fn lease() {
             let position = select(normal, high, first);
             id_low = ((position << 1u) | select(0u, 1u, first)) + 1u;
             id_high = (select(normal_laps, high_laps, first) << 1u) | (position >> 31u);
+            id_high += select(0u, 1u, id_low == 0u);
             order();
             marks = word(slot + SLOT_FLAGS);
             let sent_low = word(slot + SLOT_CLOCK);
@@ -441,23 +442,10 @@ fn lease() {
             clock_low += 1u;
             handled += 1u;
             rare |= select(0u, 1u, handled == 0u);
-            put(region + TELEMETRY_VERSION, version + 1u);
-            order();
-            if (LOOPS) {
-                put(region + TELEMETRY_BUSY, 0u);
-            }
-            put(region + TELEMETRY_HANDLED, handled);
-            put(region + TELEMETRY_CLOCK, clock_low);
             let publishes = answers && !on;
             var dirty_after = dirty;
-            if (publishes) {
-                sent += 1u;
-                rare |= select(0u, 4u, sent == 0u);
-            }
-            put(region + TELEMETRY_SENT, sent);
-            order();
-            version += 2u;
-            put(region + TELEMETRY_VERSION, version);
+            // Who has the answer and looks at the telemetry finds it odd, and waits for the rest: so the answer need not.
+            put(region + TELEMETRY_VERSION, version + 1u);
             if (publishes) {
                 put(answer + SLOT_ID, id_low); // of the message it answers, also if nobody asked
                 put(answer + SLOT_CORRELATION, select(0u, id_low, ask));
@@ -468,8 +456,19 @@ fn lease() {
                 out += 1u;
                 put(answer, out);
                 put(region + CONTROL_OUT_TAIL, out);
+                sent += 1u;
+                rare |= select(0u, 4u, sent == 0u);
                 dirty_after = max(dirty, 1u) - 1u;
             }
+            if (LOOPS) {
+                put(region + TELEMETRY_BUSY, 0u);
+            }
+            put(region + TELEMETRY_HANDLED, handled);
+            put(region + TELEMETRY_CLOCK, clock_low);
+            put(region + TELEMETRY_SENT, sent);
+            order();
+            version += 2u;
+            put(region + TELEMETRY_VERSION, version);
             // The slot is free again; that of a link has no sequence, and nobody minds.
             let next = select(position, link_head, from_link) + 1u;
             put(slot, next + in_mask);
