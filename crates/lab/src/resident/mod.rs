@@ -54,14 +54,14 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// A few minutes.
+    /// Some twenty seconds.
     pub fn full() -> Self {
         // Many short turns, because what crosses a thread was seen to change its speed within a run.
         let (turn, timeout) = (Duration::from_millis(10), Duration::from_secs(60));
         Self { rounds: 20, turn, runs: 5, timeout, small: false }
     }
 
-    /// Some seconds.
+    /// A few seconds.
     pub fn quick() -> Self {
         let (turn, timeout) = (Duration::from_millis(5), Duration::from_secs(60));
         Self { rounds: 3, turn, runs: 2, timeout, small: true }
