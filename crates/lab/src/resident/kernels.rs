@@ -106,8 +106,7 @@ impl Handler for Taker {
     type State = Taken;
     const WGSL: Option<&'static str> = Some(
         "(*state).commands += 1u;
-         (*state).amount += message.amount;
-         return Nothing(0u);",
+         (*state).amount += message.amount;",
     );
     fn state(&self) -> Taken {
         Taken { commands: 0, amount: 0.0 }
