@@ -84,9 +84,7 @@ pub struct Runtime {
 impl Runtime {
     /// A runtime over some providers. Programs that use the `millrace` crate get one with all of them.
     pub fn new(providers: Vec<Box<dyn Provider>>) -> Self {
-        // The first bell of a process makes Linux ready for asymmetric fences. That is done at once while there is one
-        // thread, and takes tens of milliseconds when there are more; so before a device starts its workers.
-        drop(millrace_ring::Bell::new());
+        millrace_ring::prepare(); // before a device starts its workers
         Self { providers: providers.into_iter().map(Arc::from).collect() }
     }
 

@@ -38,3 +38,4 @@ pub use error::{
 pub use lock::{BriefGuard, BriefLock};
 pub use poll::poll_while_worthwhile;
 pub use slab::{Loan, MAX_OUT, Recycle, Slab};
+pub use wait::prepare;

@@ -22,6 +22,17 @@ pub(crate) const PATIENT: usize = 1;
 /// A task sleeps. It has no clock: the next wake-up is the only one it gets.
 pub(crate) const EAGER: usize = 2;
 
+/// Makes the system ready for threads that sleep and wake each other. The first ring of a process does it by itself; call
+/// it earlier, before there are threads, because with several of them Linux takes tens of milliseconds for it.
+///
+/// ```
+/// millrace_ring::prepare();
+/// ```
+pub fn prepare() {
+    fence::prepare();
+    poll::look_for_cores();
+}
+
 /// Those who sleep until an end of a ring moves.
 ///
 /// To sleep: [`WaitSet::register`], look again, sleep. To wake: change the ring, [`fence::light`], [`WaitSet::wake`].
@@ -46,8 +57,7 @@ pub(crate) type Key = Option<u64>;
 
 impl WaitSet {
     pub(crate) fn new() -> Self {
-        fence::prepare();
-        poll::look_for_cores();
+        prepare();
         Self {
             sleeping: AtomicUsize::new(NONE),
             long: AtomicBool::new(false),
