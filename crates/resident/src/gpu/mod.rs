@@ -194,41 +194,33 @@ impl Recovery for Lost {
 
 /// Where the rings were at the last checkpoint.
 fn saved_positions(arena: &Arena, own: usize) -> Option<Positions> {
-    for _ in 0..1_000_000 {
-        let version = arena.get(own + own::SAVED_VERSION);
-        if version == 0 {
-            return None;
-        }
-        let found = [own::SAVED_HIGH, own::SAVED_NORMAL].map(|at| arena.word(own + at).load(Ordering::Relaxed));
-        std::sync::atomic::fence(Ordering::Acquire);
-        if version.is_multiple_of(2) && version == arena.word(own + own::SAVED_VERSION).load(Ordering::Relaxed) {
-            return Some(found);
-        }
-        std::hint::spin_loop();
-    }
-    None
+    of_checkpoint(arena, own, |word| [own::SAVED_HIGH, own::SAVED_NORMAL].map(|at| word(own + at)))
 }
 
-/// The checkpoint that the device made last. Whoever reads it sees all of it.
+/// The checkpoint that the device made last.
 fn read_checkpoint(arena: &Arena, own: usize, saved: usize, bytes: usize) -> Option<Saved> {
-    let two = |at: usize| {
-        let word = |at| u64::from(arena.word(at).load(Ordering::Relaxed));
-        word(own + at) | word(own + at + 1) << 32
-    };
+    of_checkpoint(arena, own, |word| {
+        let two = |at: usize| u64::from(word(own + at)) | u64::from(word(own + at + 1)) << 32;
+        Saved {
+            state: (0..bytes / 4).flat_map(|i| word(saved + i).to_ne_bytes()).collect(),
+            handled: two(own::SAVED_HANDLED),
+            clock: Moment::from_raw(two(own::SAVED_CLOCK)),
+        }
+    })
+}
+
+/// Reads words of the last checkpoint, all of the same one; none if there is none.
+fn of_checkpoint<R>(arena: &Arena, own: usize, read: impl Fn(&dyn Fn(usize) -> u32) -> R) -> Option<R> {
+    let word = |at: usize| arena.word(at).load(Ordering::Relaxed);
     // A device that stopped in the middle must not keep us here.
     for _ in 0..1_000_000 {
         let version = arena.get(own + own::SAVED_VERSION);
         if version == 0 {
             return None;
         }
-        let words = (0..bytes / 4).flat_map(|i| arena.word(saved + i).load(Ordering::Relaxed).to_ne_bytes());
-        let found = Saved {
-            state: words.collect(),
-            handled: two(own::SAVED_HANDLED),
-            clock: Moment::from_raw(two(own::SAVED_CLOCK)),
-        };
+        let found = read(&word);
         std::sync::atomic::fence(Ordering::Acquire);
-        if version.is_multiple_of(2) && version == arena.word(own + own::SAVED_VERSION).load(Ordering::Relaxed) {
+        if version.is_multiple_of(2) && version == word(own + own::SAVED_VERSION) {
             return Some(found);
         }
         std::hint::spin_loop();
