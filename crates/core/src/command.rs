@@ -155,7 +155,7 @@ impl Command {
         }
     }
 
-    /// Whether it takes so little time that a waiting caller may run it on its own thread.
+    /// Whether a caller with such limits may run it on its own thread.
     #[inline]
     pub(crate) fn is_within(&self, limit: &Bearable) -> bool {
         match self {

@@ -732,7 +732,7 @@ impl Launch {
         Ok(Self { body })
     }
 
-    /// Whether it is known to take so little time that a waiting caller may run it on its own thread.
+    /// Whether it is known to take less than so long.
     pub(crate) fn is_within(&self, time: Duration) -> bool {
         self.body.kernel().longest().is_some_and(|longest| longest < time)
     }

@@ -99,7 +99,7 @@ words! {
         Wait = 0, "wait";
         /// Handle messages.
         Activate = 1, "activate";
-        /// Handle none for now.
+        /// Handle none until it is activated again.
         Pause = 2, "pause";
         /// Handle what was sent, then end.
         Drain = 3, "drain";
