@@ -4,7 +4,11 @@
 //! health are not its business. There are two ways to execute, and a device has one of them: on threads of ours
 //! ([`Direct`]), or on a queue of the device's own, in batches ([`Queued`]).
 
-use std::{any::Any, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use crate::{
     Result,
@@ -76,6 +80,12 @@ pub struct DeviceInfo {
 /// A kernel as a backend has compiled it.
 pub type Code = Arc<dyn Any + Send + Sync>;
 
+/// Threads that call a driver.
+pub trait Leave: Send + Sync {
+    /// Ends what they do, and waits until they have ended, if that takes no longer than `patience`.
+    fn leave(&self, patience: Duration);
+}
+
 /// What every device offers.
 pub trait Backend: BlockSource + Any {
     /// What the device is.
@@ -94,6 +104,12 @@ pub trait Backend: BlockSource + Any {
     fn residence(&self, words: usize, sharing: Sharing) -> Option<Result<OpenResidence>> {
         let _ = (words, sharing);
         None
+    }
+
+    /// A context was opened on it, whose threads call it. A driver that must not be called while the process exits
+    /// keeps this, and makes them leave before.
+    fn attend(&self, threads: Weak<dyn Leave>) {
+        let _ = threads;
     }
 
     /// The device was given up: it hangs or is gone. Nothing is asked of it any more; what is left of it must not make

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use crate::{
     Error, Result,
     backend::{Backend, DeviceInfo, Engine},
-    context::Context,
+    context::{Context, Handle},
     counts::Counts,
     events::{Event, Subscription},
     health::{Health, Thresholds},
@@ -150,7 +150,7 @@ fn timeout_from_environment() -> Option<Duration> {
 /// ```
 #[derive(Clone)]
 pub struct Device {
-    context: Arc<Context>,
+    context: Arc<Handle>,
     /// Where a fresh one comes from.
     origin: Option<Origin>,
 }
@@ -248,7 +248,7 @@ impl Device {
     pub fn stream_with(&self, options: &StreamOptions) -> Result<Stream> {
         let core = &self.context.core;
         let id = self.context.next_stream.fetch_add(1, Ordering::Relaxed);
-        let inner = Arc::new(StreamInner::new(id, self.context.clone(), options)?);
+        let inner = Arc::new(StreamInner::new(id, Arc::clone(&**self.context), options)?);
         let mut streams = core.streams();
         if let Some(error) = streams.closed.clone() {
             drop(streams); // the stream's drop takes the lock
@@ -257,7 +257,7 @@ impl Device {
         streams.live.insert(id, Arc::downgrade(&inner));
         drop(streams);
         core.events.emit(|| Event::StreamOpened { stream: id });
-        Ok(Stream { inner })
+        Ok(Stream { inner, _handle: self.context.clone() })
     }
 
     /// A buffer of `bytes` bytes that read as zero.

@@ -34,7 +34,9 @@ mod stream;
 mod ticket;
 mod timer;
 
-pub use backend::{Backend, Batch, Code, DeviceInfo, DeviceKind, Direct, Engine, Limits, Queued, Recorded, Submission};
+pub use backend::{
+    Backend, Batch, Code, DeviceInfo, DeviceKind, Direct, Engine, Leave, Limits, Queued, Recorded, Submission,
+};
 pub use command::{
     Answer, Command, CommandKind, Copy, Fill, Output, Read, Rejected, Request, Synchronize, WaitFor, Write,
 };

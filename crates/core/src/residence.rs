@@ -1,11 +1,14 @@
 //! What a device offers to kernels that stay on it.
 
 use std::{
-    sync::{Arc, atomic::AtomicU32},
+    sync::{Arc, Weak, atomic::AtomicU32},
     time::Duration,
 };
 
-use crate::{Result, backend::Code};
+use crate::{
+    Result,
+    backend::{Code, Leave},
+};
 
 /// A place on a device for kernels that stay: a queue of its own, so that nothing else waits for them, and memory.
 ///
@@ -36,6 +39,9 @@ pub trait Residence: Send + Sync {
 
     /// Without shared memory: writes the first words, runs the program once, and reads them back.
     fn exchange(&self, program: &Code, words: &mut [u32], timeout: Duration) -> Result<()>;
+
+    /// Threads that call it: see [`Backend::attend`](crate::Backend::attend).
+    fn attend(&self, threads: Weak<dyn Leave>);
 
     /// Nothing is asked of it any more; it may hang, and must not make the caller wait.
     fn abandon(&self);

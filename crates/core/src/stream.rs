@@ -15,7 +15,7 @@ use millrace_ring::{SendDeadlineError, TrySendError, mpsc, reply::ReplySender};
 use crate::{
     Error, Result,
     command::{Answer, Command, Output, Rejected, Request},
-    context::Context,
+    context::{Context, Handle},
     counts::Tally,
     events::Event,
     marker::Marker,
@@ -187,7 +187,7 @@ impl StreamInner {
     /// Whether nothing waits. `pending` alone does not tell: a command that ran before its submitter has counted it
     /// hides one that was submitted since.
     #[inline]
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ring.is_empty() && !self.held.load(Ordering::SeqCst)
     }
 
@@ -299,6 +299,8 @@ impl Drop for StreamInner {
 #[derive(Clone)]
 pub struct Stream {
     pub(crate) inner: Arc<StreamInner>,
+    /// Dropped after it.
+    pub(crate) _handle: Arc<Handle>,
 }
 
 impl Stream {

@@ -7,8 +7,8 @@ use std::sync::{
 
 use bytes::Bytes;
 use millrace_core::{
-    Backend, Batch, Block, BlockSource, Code, DeviceInfo, DeviceKind, Error, KernelSpec, Limits, OpenResidence, Queued,
-    Result, Sharing,
+    Backend, Batch, Block, BlockSource, Code, DeviceInfo, DeviceKind, Error, KernelSpec, Leave, Limits, OpenResidence,
+    Queued, Result, Sharing,
 };
 
 use crate::{
@@ -318,6 +318,10 @@ impl Backend for Gpu {
             *self.shared.settled.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&settled);
             settled as OpenResidence
         }))
+    }
+
+    fn attend(&self, threads: Weak<dyn Leave>) {
+        crate::exit::attend(threads);
     }
 
     fn abandon(&self) {

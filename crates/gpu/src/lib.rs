@@ -12,6 +12,7 @@ mod adapter;
 mod batch;
 mod compile;
 mod device;
+mod exit;
 mod probe;
 mod resident;
 mod staging;

@@ -650,40 +650,6 @@ fn the_last_handle_ends_everything_soon() {
     }
 }
 
-/// Started by the test below in a process of its own.
-#[test]
-fn child_that_exits_while_a_kernel_is_resident() {
-    if std::env::var_os("MILLRACE_TEST_CHILD").is_none() {
-        return;
-    }
-    let Some(device) = gpu() else { std::process::exit(7) };
-    let sum = device.launch(Sum, LaunchOptions::default().wait(WaitPolicy::Spin)).unwrap();
-    assert_eq!(sum.ask(Number { value: 1 }).unwrap().value, 101);
-    std::process::exit(7);
-}
-
-#[test]
-fn a_process_may_exit_while_a_kernel_is_resident() {
-    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_that_exits_while_a_kernel_is_resident"])
-        .env("MILLRACE_TEST_CHILD", "1")
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let deadline = soon();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            panic!("it does not exit");
-        }
-        thread::sleep(Duration::from_millis(10));
-    };
-    assert_eq!(status.code(), Some(7), "{status}");
-}
-
 #[test]
 fn what_a_lost_device_had_is_not_lost() {
     let Some(device) = gpu() else { return };

@@ -265,3 +265,17 @@ fn a_device_that_is_dropped_on_another_thread_lets_its_workers_end() {
     assert!(done.load(Ordering::SeqCst));
     assert_goes_away(events);
 }
+
+#[test]
+fn nothing_of_a_device_is_left_when_its_last_handle_is_dropped() {
+    for _ in 0..300 {
+        let owned = Arc::new(());
+        let kept = owned.clone();
+        let spec = KernelSpec::new("keeps").cpu(CpuKernel::whole(move |_| _ = Arc::strong_count(&kept)));
+        let device = workers(4);
+        let kernel = device.kernel(&spec).unwrap();
+        device.stream().unwrap().run(kernel.launch()).unwrap();
+        drop((spec, kernel, device));
+        assert_eq!(Arc::strong_count(&owned), 1, "a thread still holds the device's kernels");
+    }
+}

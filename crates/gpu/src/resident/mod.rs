@@ -7,14 +7,14 @@ mod probe;
 use std::{
     borrow::Cow,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering},
         mpsc,
     },
     time::{Duration, Instant},
 };
 
-use millrace_core::{Code, Error, Residence, Result, Shape, Sharing};
+use millrace_core::{Code, Error, Leave, Residence, Result, Shape, Sharing};
 
 use crate::device::guarded;
 
@@ -282,6 +282,10 @@ impl Residence for Settled {
         back.unmap();
         *staging = Some(back);
         Ok(())
+    }
+
+    fn attend(&self, threads: Weak<dyn Leave>) {
+        crate::exit::attend(threads);
     }
 
     fn abandon(&self) {

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_core::{Code, OpenResidence};
+use millrace_core::{Code, Leave, OpenResidence};
 use millrace_ring::{Bell, Seat, sleep_until};
 
 use super::{
@@ -209,7 +209,11 @@ impl House {
         let keeper = Keeper::new(inner.clone());
         let refused = |error: std::io::Error| Error::Device(millrace_core::Error::Thread(error.to_string().into()));
         let thread = std::thread::Builder::new().name("millrace-keeper".into()).spawn(move || keeper.keep());
-        Ok(Arc::new(Self { inner, keeper: Mutex::new(Some(thread.map_err(refused)?)) }))
+        let residence = inner.arena.residence().clone();
+        let house = Arc::new(Self { inner, keeper: Mutex::new(Some(thread.map_err(refused)?)) });
+        let leave: Arc<dyn Leave> = house.clone();
+        residence.attend(Arc::downgrade(&leave));
+        Ok(house)
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -264,8 +268,9 @@ impl House {
     }
 }
 
-impl Drop for House {
-    fn drop(&mut self) {
+impl House {
+    /// Ends the leases and the keeper, who does not wait for a handler that hangs.
+    fn close(&self) {
         self.inner.closing.store(true, Ordering::Release);
         self.inner.want();
         if let Some(keeper) = lock(&self.keeper).take()
@@ -273,6 +278,18 @@ impl Drop for House {
         {
             tracing::error!("the keeper of resident kernels panicked");
         }
+    }
+}
+
+impl Leave for House {
+    fn leave(&self, _: Duration) {
+        self.close();
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
