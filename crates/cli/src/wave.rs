@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use millrace_wave::{Boundary, Engine, Error, PerStep, Picture, Reference, Room, Scene, Signal};
+use millrace_wave::{Boundary, Engine, Error, PerStep, Picture, Reference, Resident, Room, Scene, Signal};
 use serde::Serialize;
 
 use crate::{
@@ -66,6 +66,8 @@ enum How {
     Reference,
     /// A kernel launch for every step
     Launch,
+    /// A kernel that stays on the device and is sent a message for every step
+    Resident,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -162,7 +164,7 @@ pub(crate) fn wave(options: &Options) -> Result<(), Failure> {
     }
     let device = match options.engine {
         How::Reference => None,
-        How::Launch => Some(millrace::runtime().open(options.device.as_deref().unwrap_or("cpu"))?),
+        How::Launch | How::Resident => Some(millrace::runtime().open(options.device.as_deref().unwrap_or("cpu"))?),
     };
     let room = options.room()?;
     if let Some(path) = &options.png {
@@ -171,6 +173,7 @@ pub(crate) fn wave(options: &Options) -> Result<(), Failure> {
     }
     let mut engine: Box<dyn Engine> = match &device {
         None => Box::new(Reference::new(room)?),
+        Some(device) if options.engine == How::Resident => Box::new(Resident::on(device, room)?),
         Some(device) => Box::new(PerStep::on(device, room)?),
     };
     let steps = options.steps.unwrap_or(2 * u64::from(options.size));

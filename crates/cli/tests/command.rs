@@ -209,11 +209,14 @@ fn engines_and_devices_give_a_wave_the_same_energy() {
     let reference = energy(&["--engine", "reference"]);
     assert!(reference > 0.0);
     assert_eq!(energy(&["--engine", "launch", "--device", "cpu"]), reference);
+    assert_eq!(energy(&["--engine", "resident"]), reference);
     assert_ne!(energy(&["--boundary", "reflecting"]), reference);
     assert_ne!(energy(&["--scene", "ball"]), reference);
     assert_ne!(energy(&["--source", "ricker"]), reference);
     if millrace::runtime().open("gpu").is_ok() {
-        assert!((energy(&["--device", "gpu"]) / reference - 1.0).abs() < 1e-4);
+        for engine in ["launch", "resident"] {
+            assert!((energy(&["--device", "gpu", "--engine", engine]) / reference - 1.0).abs() < 1e-4);
+        }
     }
 }
 

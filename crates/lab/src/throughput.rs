@@ -2,7 +2,7 @@
 //!
 //! The same room for all: a ball in it, absorbing walls, a lasting tone. A sample is a handful of steps, until they are done.
 
-use millrace_wave::{Boundary, Engine, PerStep, Reference, Scene};
+use millrace_wave::{Boundary, Engine, PerStep, Reference, Resident, Scene};
 
 pub use crate::resident::Effort;
 use crate::{
@@ -39,7 +39,9 @@ pub fn group_names() -> Vec<&'static str> {
 }
 
 /// Cells on each side of a room, and what that is called.
-const SIZES: [(u32, &str); 3] = [(32, "wave_32"), (64, "wave_64"), (128, "wave_128")];
+const SIZES: [(u32, &str); 5] = [(8, "wave_8"), (16, "wave_16"), (32, "wave_32"), (64, "wave_64"), (128, "wave_128")];
+/// The largest that a resident kernel of a GPU is asked to do.
+const SMALL: u32 = 32;
 
 fn groups(effort: &Effort, on: &[&'static str]) -> Vec<Group> {
     let group = |&(size, name): &(u32, &'static str)| {
@@ -47,16 +49,20 @@ fn groups(effort: &Effort, on: &[&'static str]) -> Vec<Group> {
             let effort = effort.clone();
             Side::new(name, move || cells_per_second(&effort, &mut *start()?))
         };
-        let mut sides: Vec<_> = on
-            .iter()
-            .map(|&device| {
-                let start = move || -> Result<Box<dyn Engine>> {
-                    let device = millrace::runtime().open(device)?;
-                    Ok(Box::new(PerStep::on(&device, room(size)?)?))
+        let mut sides = Vec::new();
+        for &device in on {
+            let launch = move || -> Result<Box<dyn Engine>> {
+                Ok(Box::new(PerStep::on(&millrace::runtime().open(device)?, room(size)?)?))
+            };
+            sides.push(side(side_on("millrace-launch", device), Box::new(launch)));
+            // One thread, which is for small rooms; a GPU's memory for such kernels holds no large ones.
+            if device == "cpu" || size <= SMALL {
+                let stay = move || -> Result<Box<dyn Engine>> {
+                    Ok(Box::new(Resident::on(&millrace::runtime().open(device)?, room(size)?)?))
                 };
-                side(side_on("millrace-launch", device), Box::new(start))
-            })
-            .collect();
+                sides.push(side(side_on("millrace-resident", device), Box::new(stay)));
+            }
+        }
         sides.push(side("reference".to_owned(), Box::new(move || Ok(Box::new(Reference::new(room(size)?)?)))));
         Group::new(name, sides, judged).on(device_of)
     };

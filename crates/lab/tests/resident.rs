@@ -90,12 +90,14 @@ fn throughput_compares_the_engines_over_sizes() {
     effort.small = false;
     let report = throughput::run_groups(&effort, &|name| name != "wave_128", &mut |_| ());
     all_rows_have_numbers(&report);
-    for group in ["wave_32", "wave_64"] {
+    for group in ["wave_8", "wave_16", "wave_32", "wave_64"] {
         let rows = rows_of(&report, group);
-        assert!(rows.contains_key("millrace-launch") && rows.contains_key("reference"), "{group}");
+        for side in ["millrace-launch", "millrace-resident", "reference"] {
+            assert!(rows.contains_key(side), "{group}: {side}");
+        }
     }
     let quick = throughput::run_groups(&smoke(), &|_| true, &mut |_| ());
-    assert!(quick.rows.iter().all(|row| row.group == "wave_32"));
+    assert!(quick.rows.iter().all(|row| row.group == "wave_8"));
 }
 
 #[test]

@@ -253,7 +253,7 @@ impl<H: ArchivedHandler> Behaviour for Archives<H> {
             Ok(Emission { kind: kind_of::<H::Reply>(), bytes: Vec::new(), attachment: target.finish().1 })
         };
         let reply = {
-            let mut scope = scope(header, attachment, outbox, encode);
+            let mut scope = scope(header, attachment, outbox, &mut [], encode);
             self.handler.handle(&mut self.state, message, &mut scope)
         };
         outbox.answer_with(self.reply, |place| {
@@ -294,6 +294,7 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
             wgsl: None,
             types: None,
             state: first.as_bytes(),
+            memory: &[],
             layout: RegionLayout::new(options.inbound, options.outbound, options.payload, options.payload),
             options,
         };

@@ -28,6 +28,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) types: Option<Types>,
     /// The state to start with.
     pub(crate) state: &'a [u8],
+    /// The memory besides it.
+    pub(crate) memory: &'a [u32],
     /// Where everything lies.
     pub(crate) layout: RegionLayout,
     pub(crate) options: &'a LaunchOptions,

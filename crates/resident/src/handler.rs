@@ -59,11 +59,58 @@ pub trait Handler: Send + 'static {
     type State: Message;
 
     /// For GPUs: the body of `fn handle(state: ptr<function, State>, message: Message) -> Reply`, with the types under
-    /// their own names. Without a reply it returns nothing. It has no [`Scope`].
+    /// their own names. Without a reply it returns nothing. It has no [`Scope`]; the words of its
+    /// [`memory`](Self::memory) it gets with `load(at: u32) -> u32` and changes with `store(at: u32, value: u32)`. Beyond
+    /// the end there are zeros, and what is stored is dropped.
     const WGSL: Option<&'static str> = None;
 
     /// The state to start with, and to go on with after a failure if there is no checkpoint.
     fn state(&self) -> Self::State;
+
+    /// Memory besides the state, as many words as it needs, and what is in them at the start. The handler works on them
+    /// where they lie: the state is copied for every message on a GPU, this is not. It is no part of checkpoints, so a
+    /// kernel that has any makes none by itself, and after a restart it is as at the start.
+    ///
+    /// ```
+    /// use millrace_resident::{Handler, Launch, LaunchOptions, Message, Scope};
+    ///
+    /// #[derive(Clone, Copy, Message)]
+    /// #[repr(C)]
+    /// struct Swap { at: u32, value: u32 }
+    ///
+    /// /// A table of a size that is known when the program runs.
+    /// struct Table(usize);
+    ///
+    /// impl Handler for Table {
+    ///     type Message = Swap;
+    ///     type Reply = Swap;
+    ///     type State = ();
+    ///     const WGSL: Option<&'static str> = Some("
+    ///         let old = load(message.at);
+    ///         store(message.at, message.value);
+    ///         return Swap(message.at, old);
+    ///     ");
+    ///     fn state(&self) {}
+    ///     fn memory(&self) -> Vec<u32> {
+    ///         vec![7; self.0]
+    ///     }
+    ///     fn handle(&mut self, _: &mut (), message: &Swap, scope: &mut Scope<'_, Swap>) -> Swap {
+    ///         let old = scope.memory().get_mut(message.at as usize).map(|word| std::mem::replace(word, message.value));
+    ///         Swap { at: message.at, value: old.unwrap_or(0) }
+    ///     }
+    /// }
+    ///
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// let device = runtime.open("cpu")?;
+    /// let table = device.launch(Table(1000), LaunchOptions::default())?;
+    /// assert_eq!(table.ask(Swap { at: 999, value: 1 })?.value, 7);
+    /// assert_eq!(table.ask(Swap { at: 999, value: 2 })?.value, 1);
+    /// assert_eq!(table.ask(Swap { at: 1000, value: 2 })?.value, 0);
+    /// # Ok::<(), millrace_resident::Error>(())
+    /// ```
+    fn memory(&self) -> Vec<u32> {
+        Vec::new()
+    }
 
     /// Handles a message. What `self` holds stays with this kernel, and is not part of checkpoints.
     fn handle(
@@ -179,6 +226,7 @@ pub struct Scope<'a, R> {
     attachment: Option<&'a Attachment>,
     emissions: &'a mut VecDeque<Emission>,
     silent: &'a mut bool,
+    memory: &'a mut [u32],
     encode: fn(&R) -> Result<Emission>,
 }
 
@@ -209,6 +257,11 @@ impl<R> Scope<'_, R> {
             Some(Attachment::View(view)) => Some(view),
             _ => None,
         }
+    }
+
+    /// The kernel's [memory](Handler::memory).
+    pub fn memory(&mut self) -> &mut [u32] {
+        self.memory
     }
 
     /// Sends a message besides the answer: to the kernels that this one is linked to, or else to whoever receives. If
@@ -255,11 +308,12 @@ pub(crate) struct Plain<H: Handler> {
     handler: H,
     state: H::State,
     first: H::State,
+    memory: Vec<u32>,
 }
 
 impl<H: Handler> Plain<H> {
-    pub(crate) fn new(handler: H, first: H::State) -> Self {
-        Self { handler, state: first, first }
+    pub(crate) fn new(handler: H, first: H::State, memory: Vec<u32>) -> Self {
+        Self { handler, state: first, first, memory }
     }
 }
 
@@ -294,7 +348,7 @@ impl<H: Handler> Behaviour for Plain<H> {
             Ok(Emission { kind, bytes, attachment: None })
         };
         let reply = {
-            let mut scope = scope(header, attachment, outbox, encode);
+            let mut scope = scope(header, attachment, outbox, &mut self.memory, encode);
             self.handler.handle(&mut self.state, message, &mut scope)
         };
         outbox.answer(H::Reply::TYPE, reply.as_bytes())
@@ -310,6 +364,9 @@ impl<H: Handler> Behaviour for Plain<H> {
 
     fn restart(&mut self, state: Option<&[u8]>) {
         self.state = state.and_then(|bytes| H::State::read_from(bytes).ok()).unwrap_or(self.first);
+        if !self.memory.is_empty() {
+            self.memory = self.handler.memory();
+        }
         self.handler.restarted();
     }
 }
@@ -319,7 +376,8 @@ pub(crate) fn scope<'a, R>(
     header: &'a Header,
     attachment: Option<&'a Attachment>,
     outbox: &'a mut Outbox<'_>,
+    memory: &'a mut [u32],
     encode: fn(&R) -> Result<Emission>,
 ) -> Scope<'a, R> {
-    Scope { header, attachment, emissions: outbox.emissions, silent: &mut outbox.silent, encode }
+    Scope { header, attachment, emissions: outbox.emissions, silent: &mut outbox.silent, memory, encode }
 }

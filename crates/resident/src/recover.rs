@@ -72,7 +72,7 @@ impl<H: Handler> Resident<H> {
         let told = Command::from_word(port.region.control().command.load(Ordering::Relaxed));
         let mut options = self.base.options.clone();
         options.active = true;
-        let plan = plan::<H>(&state, &options);
+        let plan = plan::<H>(&state, &[], &options);
         let base = Base::launched(device, &plan, recovery.relaunch(device, &plan)?);
         let send = |entry: &Entry, flags: u32| {
             base.port.clock.see(entry.clock);

@@ -124,8 +124,12 @@ impl Launch for Device {
     fn launch<H: Handler>(&self, handler: H, options: LaunchOptions) -> Result<Resident<H>> {
         options.check()?;
         let state = restored(&options)?.unwrap_or_else(|| handler.state());
-        let plan = plan::<H>(state.as_bytes(), &options);
-        let base = Base::launch(self, &plan, Box::new(Plain::new(handler, state)))?;
+        let memory = handler.memory();
+        if !memory.is_empty() && options.checkpoint_every.is_some() {
+            return Err(Error::Invalid("checkpoints hold the state of a kernel, not its memory".into()));
+        }
+        let plan = plan::<H>(state.as_bytes(), &memory, &options);
+        let base = Base::launch(self, &plan, Box::new(Plain::new(handler, state, memory.clone())))?;
         Ok(Resident { base, handler: PhantomData })
     }
 
@@ -135,12 +139,13 @@ impl Launch for Device {
 }
 
 /// A plain handler without its types.
-pub(crate) fn plan<'a, H: Handler>(state: &'a [u8], options: &'a LaunchOptions) -> Plan<'a> {
+pub(crate) fn plan<'a, H: Handler>(state: &'a [u8], memory: &'a [u32], options: &'a LaunchOptions) -> Plan<'a> {
     Plan {
         handler: std::any::type_name::<H>(),
         wgsl: H::WGSL,
         types: Some(Types { message: H::Message::LAYOUT, reply: H::Reply::LAYOUT, state: H::State::LAYOUT }),
         state,
+        memory,
         layout: RegionLayout::new(
             options.inbound,
             options.outbound,

@@ -101,6 +101,9 @@ pub enum Error {
     /// The device answered with an error.
     #[error(transparent)]
     Device(#[from] millrace::Error),
+    /// The resident kernel answered with an error.
+    #[error(transparent)]
+    Kernel(#[from] millrace::resident::Error),
 }
 
 impl Error {
@@ -112,7 +115,7 @@ impl Error {
     /// assert!(!Error::Memory(1 << 40).is_callers());
     /// ```
     pub fn is_callers(&self) -> bool {
-        !matches!(self, Self::Memory(_) | Self::Picture(_) | Self::Device(_))
+        !matches!(self, Self::Memory(_) | Self::Picture(_) | Self::Device(_) | Self::Kernel(_))
     }
 }
 

@@ -23,8 +23,9 @@
 //!
 //! # The engines
 //! All are an [`Engine`], and all agree: [`Reference`] is plain nested loops, [`PerStep`] launches a kernel for every
-//! step on any device. The CPU kernel does every operation in the order of the reference and agrees in every bit; a GPU
-//! may fuse a multiplication with an addition, and is held to 1e-5 of the largest pressure.
+//! step on any device, [`Resident`] is a kernel that stays there and is sent messages. On the CPU they do every operation
+//! in the order of the reference and agree in every bit; a GPU may fuse a multiplication with an addition, and is held to
+//! 1e-5 of the largest pressure.
 //!
 //! This room uses only the public API of `millrace`. [`Setup::build`] checks everything that a user can say; the engines
 //! rely on it.
@@ -43,12 +44,14 @@
 
 #![forbid(unsafe_code)]
 
+mod cells;
 mod engine;
 mod error;
 mod launch;
 mod layout;
 mod picture;
 mod reference;
+mod resident;
 mod room;
 mod scene;
 mod source;
@@ -58,6 +61,7 @@ pub use error::{Error, Result};
 pub use launch::PerStep;
 pub use picture::Picture;
 pub use reference::Reference;
+pub use resident::Resident;
 pub use room::{Boundary, Cell, MAX_CELLS, MAX_SIDE, Room, Setup};
 pub use scene::Scene;
 pub use source::{MAX_SOURCES, Signal, Source};

@@ -1,8 +1,9 @@
 //! All engines agree with the reference, whatever is in the room and whatever is done to it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use millrace::resident::{LaunchOptions, Residency};
 use millrace::{Device, DeviceKind, Runtime};
-use millrace_wave::{Boundary, Engine, Error, PerStep, Reference, Room, Scene, Setup, Source, State};
+use millrace_wave::{Boundary, Engine, Error, PerStep, Reference, Resident, Room, Scene, Setup, Source, State};
 
 /// Every device that can be opened; the CPU with one thread as well as with all.
 fn devices() -> Vec<Device> {
@@ -14,6 +15,22 @@ fn devices() -> Vec<Device> {
         devices.push(Runtime::new(vec![Box::new(provider)]).open("cpu").unwrap());
     }
     devices
+}
+
+/// Every engine on a device.
+fn engines(device: &Device, room: &Room) -> Vec<Box<dyn Engine>> {
+    let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(PerStep::on(device, room.clone()).unwrap())];
+    let gpu = device.info().kind == DeviceKind::Gpu;
+    // There it is one thread.
+    if !gpu || room.cells() < 50_000 {
+        engines.push(Box::new(Resident::on(device, room.clone()).unwrap()));
+    }
+    // In batches, everything is carried to and fro for every few messages.
+    if gpu && room.cells() < 5000 {
+        let options = LaunchOptions::default().residency(Residency::Batched);
+        engines.push(Box::new(Resident::with(device, room.clone(), options).unwrap()));
+    }
+    engines
 }
 
 /// The same steps, bit by bit on the CPU; to 1e-5 of the largest pressure where the device may round otherwise.
@@ -59,12 +76,13 @@ fn steps_agree() {
         let expected = reference.state().unwrap();
         assert!(expected.now.iter().all(|p| p.is_finite()));
         for device in devices() {
-            let mut engine = PerStep::on(&device, room.clone()).unwrap();
-            engine.step(steps).unwrap();
-            let what = format!("{name}, {:?}, {:?}", room.size(), room.boundary());
-            assert_agrees(&expected, &engine.state().unwrap(), &device, &what);
-            let energy = engine.energy().unwrap() / reference.energy().unwrap();
-            assert!((energy - 1.0).abs() < 1e-4 || energy.is_nan(), "{what}: {energy}");
+            for mut engine in engines(&device, &room) {
+                engine.step(steps).unwrap();
+                let what = format!("{}: {name}, {:?}, {:?}", engine.name(), room.size(), room.boundary());
+                assert_agrees(&expected, &engine.state().unwrap(), &device, &what);
+                let energy = engine.energy().unwrap() / reference.energy().unwrap();
+                assert!((energy - 1.0).abs() < 1e-4 || energy.is_nan(), "{what}: {energy}");
+            }
         }
     }
 }
@@ -95,14 +113,15 @@ fn engines_can_be_handled_while_they_run() {
     let mut reference = Reference::new(room.clone()).unwrap();
     let expected = handle(&mut reference);
     for device in devices() {
-        let mut engine = PerStep::on(&device, room.clone()).unwrap();
-        assert_eq!(engine.device(), Some(&*device.info().id));
-        let state = handle(&mut engine);
-        assert_agrees(&expected, &state, &device, "handled");
-        for (z, plane) in state.now.chunks(16 * 12).enumerate() {
-            assert_eq!(engine.plane(z as u32).unwrap(), plane);
+        for mut engine in engines(&device, &room) {
+            assert_eq!(engine.device(), Some(&*device.info().id));
+            let state = handle(&mut *engine);
+            assert_agrees(&expected, &state, &device, engine.name());
+            for (z, plane) in state.now.chunks(16 * 12).enumerate() {
+                assert_eq!(engine.plane(z as u32).unwrap(), plane);
+            }
+            assert_eq!(engine.pressure([9, 4, 2]).unwrap(), state.now[(2 * 12 + 4) * 16 + 9]);
         }
-        assert_eq!(engine.pressure([9, 4, 2]).unwrap(), state.now[(2 * 12 + 4) * 16 + 9]);
     }
 }
 
@@ -115,15 +134,21 @@ fn a_state_can_be_taken_from_one_engine_to_another() {
     reference.load(&state).unwrap();
     assert_eq!(reference.pressure([5, 5, 5]).unwrap(), 0.0, "obstacles have no pressure");
     for device in devices() {
-        let mut engine = PerStep::on(&device, room.clone()).unwrap();
-        engine.load(&state).unwrap();
-        assert_eq!(engine.state().unwrap(), Reference::state(&mut reference).unwrap());
+        for mut engine in engines(&device, &room) {
+            engine.load(&state).unwrap();
+            assert_eq!(engine.state().unwrap(), Reference::state(&mut reference).unwrap());
+            engine.step(2).unwrap();
+            engine.load(&state).unwrap();
+            assert_eq!(engine.state().unwrap(), Reference::state(&mut reference).unwrap());
+        }
     }
     state.now.pop();
     let wrong = Error::WrongLength { given: cells - 1, expected: cells };
     assert_eq!(reference.load(&state), Err(wrong.clone()));
     for device in devices() {
-        assert_eq!(PerStep::on(&device, room.clone()).unwrap().load(&state), Err(wrong.clone()));
+        for mut engine in engines(&device, &room) {
+            assert_eq!(engine.load(&state), Err(wrong.clone()));
+        }
     }
 }
 
@@ -131,11 +156,11 @@ fn a_state_can_be_taken_from_one_engine_to_another() {
 fn what_an_engine_cannot_do_it_says_and_stays_as_it_is() {
     let room = Setup::new([8, 9, 10]).source(Source::impulse([1, 1, 1], 1.0)).obstacle([2, 2, 2]).build().unwrap();
     let size = [8, 9, 10];
-    let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(Reference::new(room.clone()).unwrap())];
+    let mut all: Vec<Box<dyn Engine>> = vec![Box::new(Reference::new(room.clone()).unwrap())];
     for device in devices() {
-        engines.push(Box::new(PerStep::on(&device, room.clone()).unwrap()));
+        all.extend(engines(&device, &room));
     }
-    for mut engine in engines {
+    for mut engine in all {
         let state = engine.state().unwrap();
         let outside = |what, cell| Error::Outside { what, cell, size };
         assert_eq!(engine.inject([8, 0, 0], 1.0), Err(outside("source", [8, 0, 0])));

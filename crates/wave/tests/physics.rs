@@ -3,12 +3,16 @@
 
 use std::f64::consts::PI;
 
-use millrace_wave::{Boundary, Engine, PerStep, Reference, Room, Setup, Source, State};
+use millrace_wave::{Boundary, Engine, PerStep, Reference, Resident, Room, Setup, Source, State};
 
-/// Both engines that need no GPU. The others are compared with them in `engines.rs`.
-fn engines(room: &Room) -> [Box<dyn Engine>; 2] {
+/// All engines that need no GPU. The others are compared with them in `engines.rs`.
+fn engines(room: &Room) -> [Box<dyn Engine>; 3] {
     let device = millrace::runtime().open("cpu").unwrap();
-    [Box::new(Reference::new(room.clone()).unwrap()), Box::new(PerStep::on(&device, room.clone()).unwrap())]
+    [
+        Box::new(Reference::new(room.clone()).unwrap()),
+        Box::new(PerStep::on(&device, room.clone()).unwrap()),
+        Box::new(Resident::on(&device, room.clone()).unwrap()),
+    ]
 }
 
 /// A standing wave of a room with rigid walls, `m` half waves long in each direction, when `phase` is its cosine's.

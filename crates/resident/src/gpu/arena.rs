@@ -1,7 +1,7 @@
 //! The memory that all resident kernels of a device lie in: a directory, and behind it a piece for each kernel.
 //!
 //! A kernel's piece is its region, as `layout.rs` says, and behind it what only the device needs: a block of its own,
-//! the state, the last checkpoint of it, and the ring that other kernels of the device write into.
+//! the state, the last checkpoint of it, the ring that other kernels of the device write into, and its memory.
 
 use std::{
     fmt::Write as _,
@@ -64,6 +64,9 @@ pub(super) mod entry {
     pub(in super::super) const LINKS: usize = 8;
     /// Whether kernels send to it.
     pub(in super::super) const FED: usize = 9;
+    /// Its memory besides the state, and how many words that has.
+    pub(in super::super) const MEMORY: usize = 10;
+    pub(in super::super) const MEMORY_WORDS: usize = 11;
     pub(in super::super) const WORDS: usize = 16;
 }
 
@@ -116,6 +119,8 @@ pub(super) fn wgsl() -> String {
         ("ENTRY_CHECKPOINT_EVERY", entry::CHECKPOINT_EVERY),
         ("ENTRY_LINKS", entry::LINKS),
         ("ENTRY_FED", entry::FED),
+        ("ENTRY_MEMORY", entry::MEMORY),
+        ("ENTRY_MEMORY_WORDS", entry::MEMORY_WORDS),
         ("ENTRY_WORDS", entry::WORDS),
         ("OWN_SINCE", own::SINCE),
         ("OWN_LINK_HEAD", own::LINK_HEAD),
@@ -194,13 +199,19 @@ impl Arena {
     }
 
     /// A piece for a kernel.
-    pub(super) fn allocate(self: &Arc<Self>, layout: &RegionLayout, state_bytes: usize) -> Result<Piece> {
+    pub(super) fn allocate(
+        self: &Arc<Self>,
+        layout: &RegionLayout,
+        state_bytes: usize,
+        memory_words: usize,
+    ) -> Result<Piece> {
         let region = layout.words().next_multiple_of(32);
         let own = region;
         let state = own + own::WORDS;
         let saved = state + state_bytes / 4;
         let links = (saved + state_bytes / 4).next_multiple_of(16);
-        let words = (links + layout.inbound as usize * layout.in_stride).next_multiple_of(32);
+        let memory = (links + layout.inbound as usize * layout.in_stride).next_multiple_of(16);
+        let words = memory.saturating_add(memory_words).checked_next_multiple_of(32).unwrap_or(usize::MAX / 8);
         let mut free = lock(&self.free);
         let Some(i) = free.iter().position(|&(_, room)| room >= words) else {
             let (largest, all) = (free.iter().map(|&(_, room)| room).max().unwrap_or(0), self.words);
@@ -222,6 +233,8 @@ impl Arena {
             state: first + state,
             saved: first + saved,
             links: first + links,
+            memory: first + memory,
+            memory_words,
             hold: Some(hold),
         })
     }
@@ -259,6 +272,8 @@ pub(super) struct Piece {
     pub(super) state: usize,
     pub(super) saved: usize,
     pub(super) links: usize,
+    pub(super) memory: usize,
+    pub(super) memory_words: usize,
     hold: Option<Hold>,
 }
 

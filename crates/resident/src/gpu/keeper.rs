@@ -485,6 +485,8 @@ impl Keeper {
             set(entry::TURN, tenant.turn as usize);
             set(entry::CHECKPOINT_EVERY, tenant.checkpoint_every as usize);
             set(entry::LINKS, tenant.linked.len());
+            set(entry::MEMORY, tenant.piece.memory);
+            set(entry::MEMORY_WORDS, tenant.piece.memory_words);
             // What other kernels sent before they were cut off is still there.
             let at = tenant.piece.own;
             let left = arena.get(at + own::LINK_TAIL) != arena.get(at + own::LINK_HEAD);

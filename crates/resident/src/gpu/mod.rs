@@ -115,11 +115,14 @@ impl Gpu {
         let arena = house.arena();
         let name = plan.handler.rsplit("::").next().unwrap_or(plan.handler);
         arena.residence().check(name, &part.alone())?;
-        let mut piece = arena.allocate(&plan.layout, plan.state.len())?;
+        let mut piece = arena.allocate(&plan.layout, plan.state.len(), plan.memory.len())?;
         let region = piece.region(&plan.layout)?;
         for (i, word) in plan.state.chunks_exact(4).enumerate() {
             let word = [word[0], word[1], word[2], word[3]];
             arena.set(piece.state + i, u32::from_ne_bytes(word));
+        }
+        for (i, &word) in plan.memory.iter().enumerate() {
+            arena.set(piece.memory + i, word);
         }
         let port = Arc::new(Port::new(region, plan.layout, houses.clock.clone(), device.timeout())?);
         // The head of an answer is always the same, so the device need not write it.

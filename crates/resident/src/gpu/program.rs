@@ -50,7 +50,9 @@ impl Part {
 
     /// The handler alone, so that what a compiler says of it has the lines that its author wrote.
     pub(crate) fn alone(&self) -> String {
-        format!("{}{}\n}}\n{}", self.signature("handle"), self.source.body, layout::definitions(&self.layouts()))
+        let memory = "fn load(at: u32) -> u32 { return at; }\nfn store(at: u32, value: u32) {}\n";
+        let definitions = layout::definitions(&self.layouts());
+        format!("{}{}\n}}\n{definitions}{memory}", self.signature("handle"), self.source.body)
     }
 
     /// The handler as number `n` of a program: its structs have names of their own, its loops are counted.

@@ -20,6 +20,8 @@ var<private> region: u32;
 var<private> own: u32;
 var<private> handler: u32;
 var<private> state_at: u32;
+var<private> memory_at: u32;
+var<private> memory_words: u32;
 var<private> status: u32;
 var<private> request: u32;
 var<private> high: u32;
@@ -59,6 +61,20 @@ fn put(at: u32, value: u32) {
     atomicStore(&arena[at], value);
 }
 
+// For handlers: a word of the kernel's own memory.
+fn load(at: u32) -> u32 {
+    if (at >= memory_words) {
+        return 0u;
+    }
+    return word(memory_at + at);
+}
+
+fn store(at: u32, value: u32) {
+    if (at < memory_words) {
+        put(memory_at + at, value);
+    }
+}
+
 fn count(at: u32) {
     let more = word(at) + 1u;
     put(at, more);
@@ -73,6 +89,8 @@ fn enter(number: u32) {
     own = word(entry + ENTRY_OWN);
     handler = word(entry + ENTRY_HANDLER);
     state_at = word(entry + ENTRY_STATE);
+    memory_at = word(entry + ENTRY_MEMORY);
+    memory_words = word(entry + ENTRY_MEMORY_WORDS);
     link_first = word(entry + ENTRY_LINK_FIRST);
     every = word(entry + ENTRY_CHECKPOINT_EVERY);
     links = word(entry + ENTRY_LINKS);

@@ -10,6 +10,7 @@ use millrace::{Access, Buffer, Device, Dim3, Kernel, KernelSpec, Stream, View};
 
 use crate::{
     Cell, Engine, Error, MAX_SOURCES, Result, Room, State,
+    cells::Grid,
     layout::{Layout, SOLID},
 };
 
@@ -22,12 +23,7 @@ const DEPTH: u32 = 8;
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Step {
-    size: [u32; 3],
-    pitch: u32,
-    plane: u32,
-    lead: u32,
-    courant_squared: f32,
-    absorption: f32,
+    grid: Grid,
     /// How many of the following are used.
     sources: u32,
     cells: [u32; MAX_SOURCES],
@@ -102,15 +98,7 @@ impl PerStep {
         let kinds = device.allocate(known_kinds.len())?;
         let stream = device.stream()?;
         stream.run(kinds.write(0, known_kinds.clone()))?;
-        let params = Step {
-            size: layout.size,
-            pitch: layout.pitch as u32,
-            plane: layout.plane as u32,
-            lead: layout.lead as u32,
-            courant_squared: room.courant_squared(),
-            absorption: room.absorption(),
-            ..Step::zeroed()
-        };
+        let params = Step { grid: Grid::of(&room, &layout), ..Step::zeroed() };
         let (step, inject) = (device.kernel(&step_spec())?, device.kernel(&inject_spec())?);
         let device = device.clone();
         Ok(Self { room, layout, device, stream, step, inject, now, before, kinds, known_kinds, params, steps: 0 })
