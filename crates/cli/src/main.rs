@@ -9,6 +9,7 @@
 mod bench;
 mod devices;
 mod layout;
+mod serve;
 mod table;
 mod top;
 mod tour;
@@ -65,6 +66,8 @@ enum Task {
     },
     /// Let sound go through a room, and say how fast that was
     Wave(wave::Options),
+    /// Show the wave, the devices, kernels and benchmarks on a page, live
+    Serve(serve::Options),
     /// Show where everything lies in a resident kernel's memory
     Layout {
         /// As constants for a shader
@@ -115,7 +118,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     // Nothing here leaves anything behind that an end in the middle could break: files are written whole.
     if let Err(error) = ctrlc::set_handler(|| {
-        if wave::stop() {
+        if wave::stop() || serve::stop() {
             return; // it ends by itself, soon
         }
         top::leave_screen();
@@ -130,6 +133,7 @@ fn main() -> ExitCode {
         Some(Task::Validate { device, quick, json }) => validate::validate(device.as_deref(), quick, json),
         Some(Task::Top { once, json, interval }) => top::top(once, json, interval),
         Some(Task::Wave(options)) => wave::wave(&options),
+        Some(Task::Serve(options)) => serve::serve(&options),
         Some(Task::Layout { wgsl, json }) => layout::layout(wgsl, json),
         Some(Task::Bench { group, filter, quick, json }) => {
             bench::bench(group, &filter.unwrap_or_default(), quick, json.as_deref())

@@ -9,11 +9,12 @@ use std::{
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_wave::{Boundary, Engine, Error, PerStep, Picture, Reference, Resident, Room, Scene, Signal};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Failure,
     bench::{NewFile, cannot_write},
+    serve::{self, Settings},
     table::time,
 };
 
@@ -52,7 +53,7 @@ pub(crate) struct Options {
     /// Write a picture of the middle of the room to this file: blue is less pressure and red is more, obstacles are dark
     #[arg(long, value_name = "FILE")]
     png: Option<PathBuf>,
-    /// Run here and end, which is what it always does
+    /// Run here and end, without the page; --steps, --png and --json mean it, too
     #[arg(long)]
     headless: bool,
     /// Print JSON for scripts
@@ -60,8 +61,10 @@ pub(crate) struct Options {
     json: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum How {
+/// How the steps are done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum How {
     /// Plain loops on one thread, without any device
     Reference,
     /// A kernel launch for every step
@@ -70,7 +73,7 @@ enum How {
     Resident,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Walls {
     /// They let sound out
     Absorbing,
@@ -78,8 +81,10 @@ enum Walls {
     Reflecting,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Content {
+/// What is in the room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Content {
     /// Nothing but the source in the middle
     Empty,
     /// A wall with two slits
@@ -88,7 +93,17 @@ enum Content {
     Ball,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+impl Content {
+    pub(crate) fn scene(self) -> Scene {
+        match self {
+            Self::Empty => Scene::Empty,
+            Self::Slits => Scene::Slits,
+            Self::Ball => Scene::Ball,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Sound {
     /// One cell, once
     Impulse,
@@ -145,20 +160,42 @@ impl Options {
             Sound::Sine => Scene::tone(TONE),
             Sound::Ricker => Scene::pulse(PULSE),
         };
-        let scene = match self.scene {
-            Content::Empty => Scene::Empty,
-            Content::Slits => Scene::Slits,
-            Content::Ball => Scene::Ball,
-        };
         let boundary = match self.boundary {
             Walls::Absorbing => Boundary::Absorbing,
             Walls::Reflecting => Boundary::Reflecting,
         };
-        Ok(scene.setup(self.size, boundary, signal).build()?)
+        Ok(self.scene.scene().setup(self.size, boundary, signal).build()?)
+    }
+}
+
+impl Options {
+    /// What the page begins with; it has no pulses.
+    fn settings(&self) -> Settings {
+        Settings {
+            size: self.size,
+            device: self.device.clone().unwrap_or_else(|| "cpu".to_owned()),
+            engine: self.engine,
+            scene: self.scene,
+            speed: 2,
+            damping: if self.boundary == Walls::Absorbing { 1.0 } else { 0.0 },
+            wavelength: TONE,
+            slice: self.size / 2,
+            paused: false,
+        }
     }
 }
 
 pub(crate) fn wave(options: &Options) -> Result<(), Failure> {
+    if !options.headless && options.steps.is_none() && options.png.is_none() && !options.json {
+        let settings = options.settings();
+        let can = settings.check().and(if options.source == Sound::Sine {
+            Ok(())
+        } else {
+            Err("the page has a lasting tone only".to_owned())
+        });
+        can.map_err(|why| Failure::Usage(format!("{why}; or take --headless")))?;
+        return serve::watch(settings);
+    }
     if options.engine == How::Reference && options.device.is_some() {
         return Err(Failure::Usage("the reference runs on no device; leave --device out".to_owned()));
     }

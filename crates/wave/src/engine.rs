@@ -39,6 +39,9 @@ pub trait Engine: Send {
     /// How many steps were asked for so far.
     fn steps(&self) -> u64;
 
+    /// Counts on from here, as after a [`load`](Self::load): what sources do depends on it.
+    fn set_steps(&mut self, steps: u64);
+
     /// Does so many steps.
     fn step(&mut self, steps: u64) -> Result<()>;
 

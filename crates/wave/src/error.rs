@@ -35,6 +35,14 @@ pub enum Error {
         /// What was said.
         value: f64,
     },
+    /// A quantity is not between zero and one.
+    #[error("the {what} has to be between 0 and 1, not {value}")]
+    NotAShare {
+        /// What it is.
+        what: &'static str,
+        /// What was said.
+        value: f64,
+    },
     /// A quantity is infinite or not a number.
     #[error("the {what} has to be a finite number, not {value}")]
     NotFinite {

@@ -5,19 +5,21 @@
 //! (leapfrog), in `f32`, with one speed of sound everywhere. With the Courant number `λ = c·dt/h`, for every cell
 //!
 //! ```text
-//! p⁺ = (2p − p⁻ + λ²·(Σ neighbours − K·p) + w·p⁻) / (1 + w),    w = λ·W
+//! p⁺ = (2p − p⁻ + λ²·(Σ neighbours − K·p) + w·p⁻) / (1 + w),    w = β·λ·W
 //! ```
 //!
 //! where `K` is the number of its six neighbours that are open (in the room and not an obstacle) and `W` the number of its
-//! faces beyond which an absorbing wall ends the room. It is stable for `λ ≤ 1/√3`, which is checked.
+//! faces beyond which an absorbing wall of admittance `β` (1 if nothing is said) ends the room. It is stable for
+//! `λ ≤ 1/√3`, which is checked.
 //!
 //! - **Reflecting** walls, and obstacles always, are rigid: no flow through the face (Neumann, `∂p/∂n = 0`), by leaving
 //!   the neighbour out. The room then keeps its [energy](Engine::energy), exactly but for rounding.
 //! - **Absorbing** walls have the impedance of the air, `∂p/∂t = ∓c ∂p/∂n`: the first-order condition of Engquist and
 //!   Majda. They go through the middle of the outermost cells, whose neighbour behind the wall is the one before it, and
 //!   are centred in time so that energy can only leave. Of the pressure that hits a wall head-on, `(k·h)²·(1 − λ²)/16` comes
-//!   back: 3% of a wave of 8 cells, 0.5% of one of 20. At an angle `θ` it is `(1 − cos θ)/(1 + cos θ)`, 17% at 45°. The form is that of Kowalczyk and van Walstijn,
-//!   *Room acoustics simulation using 3-D compact explicit FDTD schemes* (2011), for this case.
+//!   back: 3% of a wave of 8 cells, 0.5% of one of 20. At an angle `θ` it is `(1 − cos θ)/(1 + cos θ)`, 17% at 45°. The form is
+//!   that of Kowalczyk and van Walstijn, *Room acoustics simulation using 3-D compact explicit FDTD schemes* (2011), for this
+//!   case.
 //! - **Sources** let air into their cell: what they add is kept, so that in a closed room the mean pressure is what all
 //!   sources have added.
 //!

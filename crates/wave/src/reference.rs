@@ -96,6 +96,10 @@ impl Engine for Reference {
         self.steps
     }
 
+    fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
+    }
+
     fn step(&mut self, steps: u64) -> Result<()> {
         (0..steps).for_each(|_| self.step_once());
         Ok(())

@@ -50,6 +50,7 @@ pub struct Setup {
     speed: f64,
     time_step: Option<f64>,
     boundary: Boundary,
+    admittance: f64,
     sources: Vec<Source>,
     obstacles: Vec<Cell>,
     outside: Option<Cell>,
@@ -65,6 +66,7 @@ impl Setup {
             speed: 343.0,
             time_step: None,
             boundary: Boundary::default(),
+            admittance: 1.0,
             sources: Vec::new(),
             obstacles: Vec::new(),
             outside: None,
@@ -92,6 +94,27 @@ impl Setup {
     /// Sets how the room ends.
     pub fn boundary(mut self, boundary: Boundary) -> Self {
         self.boundary = boundary;
+        self
+    }
+
+    /// Sets how much absorbing walls let through, from 0 to 1: their admittance `β`, as a share of the air's own. Of the
+    /// pressure that hits one head-on, `(1 − β)/(1 + β)` comes back; with 0 all of it, and the walls are reflecting ones.
+    ///
+    /// ```
+    /// use millrace_wave::{Boundary, Engine, Reference, Setup};
+    /// let left = |admittance| {
+    ///     let room = Setup::new([16; 3]).boundary(Boundary::Absorbing).admittance(admittance).build()?;
+    ///     let mut engine = Reference::new(room)?;
+    ///     engine.inject([8, 8, 8], 1.0)?;
+    ///     engine.step(100)?;
+    ///     engine.energy()
+    /// };
+    /// assert!(left(1.0)? < left(0.5)? && left(0.5)? < left(0.1)?);
+    /// assert!(Setup::new([4; 3]).admittance(1.5).build().is_err());
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
+    pub fn admittance(mut self, admittance: f64) -> Self {
+        self.admittance = admittance;
         self
     }
 
@@ -138,6 +161,9 @@ impl Setup {
                 return Err(Error::NotPositive { what, value });
             }
         }
+        if !(0.0..=1.0).contains(&self.admittance) {
+            return Err(Error::NotAShare { what: "admittance of the walls", value: self.admittance });
+        }
         let step = self.time_step.unwrap_or(0.5 * self.spacing / self.speed);
         if !(step > 0.0 && step.is_finite()) {
             return Err(Error::NotPositive { what: "time step", value: step });
@@ -154,8 +180,9 @@ impl Setup {
         }
         let mut solid = reserve(self.size.iter().map(|&n| n as usize).product())?;
         self.obstacles.iter().for_each(|&cell| solid[place(self.size, cell)] = true);
-        let room =
-            Room { size: self.size, time_step: step, courant, boundary: self.boundary, sources: self.sources, solid };
+        let Self { size, boundary, admittance, sources, .. } = self;
+        let boundary = if admittance == 0.0 { Boundary::Reflecting } else { boundary };
+        let room = Room { size, time_step: step, courant, boundary, admittance, sources, solid };
         for source in &room.sources {
             source.check(self.speed / self.spacing)?;
             room.check_open("source", source.cell)?;
@@ -196,6 +223,7 @@ pub struct Room {
     time_step: f64,
     courant: f64,
     boundary: Boundary,
+    admittance: f64,
     sources: Vec<Source>,
     solid: Vec<bool>,
 }
@@ -247,11 +275,11 @@ impl Room {
         (self.courant * self.courant) as f32
     }
 
-    /// λ if the walls absorb, zero if not.
+    /// β λ if the walls absorb, zero if not.
     pub(crate) fn absorption(&self) -> f32 {
         match self.boundary {
             Boundary::Reflecting => 0.0,
-            Boundary::Absorbing => self.courant as f32,
+            Boundary::Absorbing => (self.admittance * self.courant) as f32,
         }
     }
 

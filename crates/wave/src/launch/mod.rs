@@ -150,6 +150,10 @@ impl Engine for PerStep {
         self.steps
     }
 
+    fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
+    }
+
     fn step(&mut self, steps: u64) -> Result<()> {
         (0..steps).try_for_each(|_| self.step_once())
     }

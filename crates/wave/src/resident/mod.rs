@@ -164,6 +164,10 @@ impl Engine for Resident {
         self.steps
     }
 
+    fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
+    }
+
     fn step(&mut self, steps: u64) -> Result<()> {
         let all = self.layout.size[1] * self.layout.size[2];
         for _ in 0..steps {
