@@ -9,6 +9,7 @@
 mod bench;
 mod devices;
 mod layout;
+mod manual;
 mod serve;
 mod table;
 mod top;
@@ -26,7 +27,12 @@ use millrace::Error;
 /// Without a command it gives a tour: which devices there are, real work on each of them with its result checked, and
 /// what that cost.
 #[derive(Parser)]
-#[command(version, arg_required_else_help = false, after_help = "Set MILLRACE_LOG=debug to see what happens inside.")]
+#[command(
+    name = "millrace",
+    version,
+    arg_required_else_help = false,
+    after_help = "Set MILLRACE_LOG=debug to see what happens inside."
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Task>,
@@ -68,6 +74,17 @@ enum Task {
     Wave(wave::Options),
     /// Show the wave, the devices, kernels and benchmarks on a page, live
     Serve(serve::Options),
+    /// Print completions for a shell, to be put where it looks for them
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or with a folder write those of all commands there
+    Man {
+        /// Where to write them
+        #[arg(value_name = "FOLDER")]
+        folder: Option<PathBuf>,
+    },
     /// Show where everything lies in a resident kernel's memory
     Layout {
         /// As constants for a shader
@@ -134,6 +151,8 @@ fn main() -> ExitCode {
         Some(Task::Top { once, json, interval }) => top::top(once, json, interval),
         Some(Task::Wave(options)) => wave::wave(&options),
         Some(Task::Serve(options)) => serve::serve(&options),
+        Some(Task::Completions { shell }) => manual::completions(shell),
+        Some(Task::Man { folder }) => manual::pages(folder.as_deref()),
         Some(Task::Layout { wgsl, json }) => layout::layout(wgsl, json),
         Some(Task::Bench { group, filter, quick, json }) => {
             bench::bench(group, &filter.unwrap_or_default(), quick, json.as_deref())

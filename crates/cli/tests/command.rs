@@ -76,11 +76,10 @@ fn wrong_usage_is_code_2_and_help_helps() {
 
 #[test]
 fn a_file_that_cannot_be_written_is_said_before_the_run() {
-    let start = std::time::Instant::now();
     let output = millrace(&["bench", "commands", "--json", "/nonexistent/rows.json"]);
     assert_eq!(output.status.code(), Some(4));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent/rows.json"));
-    assert!(start.elapsed().as_secs() < 5);
+    assert!(output.stdout.is_empty(), "nothing was measured");
 }
 
 #[test]
@@ -223,7 +222,7 @@ fn engines_and_devices_give_a_wave_the_same_energy() {
 #[test]
 fn a_wave_run_that_cannot_be_says_why() {
     let refused = |arguments: &[&str], code: i32, part: &str| {
-        let output = millrace(&[&["wave"], arguments].concat());
+        let output = millrace(&[&["wave", "--headless"], arguments].concat());
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
         assert!(text.contains(part), "no {part:?} in\n{text}");
@@ -269,4 +268,19 @@ fn layout_shows_the_blocks_and_their_constants() {
         let line = format!("const {name}: u32 = {}u;", row["word"]);
         assert!(constants.contains(&line), "no {line:?} in\n{constants}");
     }
+}
+
+#[test]
+fn there_are_completions_and_manual_pages() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = millrace(&["completions", shell]);
+        assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("validate"), "{shell}");
+    }
+    let output = millrace(&["man"]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains(".TH millrace"));
+    let folder = Scratch::new("man");
+    assert!(millrace(&["man", folder.0.to_str().unwrap()]).status.success());
+    assert!(folder.0.join("millrace-bench.1").exists());
+    std::fs::remove_dir_all(&folder.0).unwrap();
+    assert_eq!(millrace(&["man", "/dev/null/here"]).status.code(), Some(4));
 }

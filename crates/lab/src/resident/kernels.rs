@@ -12,7 +12,7 @@ use crate::{Error, Result, measure::guarded};
 use std::time::{Duration, Instant};
 
 /// How long any wait of a measurement may last.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What an adder is asked.
 #[derive(Debug, Clone, Copy, Message)]
@@ -140,21 +140,27 @@ impl Field {
     /// Does a command, and gives the cell it names.
     #[inline]
     pub fn apply(&mut self, command: &Command) -> f32 {
-        let cell = command.cell as usize % CELLS;
-        if command.kind == STEP {
-            if self.steps.is_multiple_of(2) {
-                step(&self.a, &mut self.b)
-            } else {
-                step(&self.b, &mut self.a)
-            }
-            self.steps = self.steps.wrapping_add(1);
-        }
-        let now = if self.steps.is_multiple_of(2) { &mut self.a } else { &mut self.b };
-        if command.kind == INJECT {
-            now[cell] += command.amount;
-        }
-        now[cell]
+        apply(&mut self.a, &mut self.b, &mut self.steps, command)
     }
+}
+
+/// Does a command on the two states of a [`Field`].
+#[inline]
+fn apply(a: &mut [f32; CELLS], b: &mut [f32; CELLS], steps: &mut u32, command: &Command) -> f32 {
+    let cell = command.cell as usize % CELLS;
+    if command.kind == STEP {
+        if steps.is_multiple_of(2) {
+            step(a, b)
+        } else {
+            step(b, a)
+        }
+        *steps = steps.wrapping_add(1);
+    }
+    let now = if steps.is_multiple_of(2) { a } else { b };
+    if command.kind == INJECT {
+        now[cell] += command.amount;
+    }
+    now[cell]
 }
 
 /// The next state, in the place of the one before.
@@ -178,24 +184,35 @@ pub struct Cell {
     pub value: f32,
 }
 
-/// A [`Field`] that lives on a device.
+/// How many steps a [`FieldKernel`] has done.
+#[derive(Debug, Clone, Copy, Message)]
+#[repr(C)]
+pub struct Steps {
+    steps: u32,
+}
+
+/// A [`Field`] that lives on a device, in the kernel's memory.
 #[derive(Debug)]
 pub struct FieldKernel;
 
 impl Handler for FieldKernel {
     type Message = Command;
     type Reply = Cell;
-    type State = Field;
+    type State = Steps;
     const WGSL: Option<&'static str> = Some(include_str!("field_resident.wgsl"));
-    fn state(&self) -> Field {
-        Field::STILL
+    fn state(&self) -> Steps {
+        Steps { steps: 0 }
+    }
+    fn memory(&self) -> Vec<u32> {
+        vec![0; 2 * CELLS]
     }
     #[inline]
-    fn handle(&mut self, field: &mut Field, command: &Command, scope: &mut Scope<'_, Cell>) -> Cell {
+    fn handle(&mut self, state: &mut Steps, command: &Command, scope: &mut Scope<'_, Cell>) -> Cell {
         if !scope.is_ask() {
             scope.no_reply();
         }
-        Cell { value: field.apply(command) }
+        let [a, b]: &mut [[f32; CELLS]; 2] = bytemuck::from_bytes_mut(bytemuck::cast_slice_mut(scope.memory()));
+        Cell { value: apply(a, b, &mut state.steps, command) }
     }
 }
 

@@ -279,7 +279,7 @@ function layers(count) {
   const box = $("layers");
   if (box.children.length === count) return;
   box.replaceChildren();
-  const depth = $("space").clientWidth * 0.6;
+  const depth = $("space").clientWidth * 0.45;
   for (let n = 0; n < count; n++) {
     const canvas = element("canvas");
     canvas.style.transform = `translateZ(${((n + 0.5) / count - 0.5) * depth}px)`;
