@@ -226,7 +226,8 @@ impl Browser {
             line.strip_suffix('.')?.rsplit_once("on port ").map(|(_, port)| port.to_owned())
         });
         thread::spawn(move || lines.for_each(drop));
-        let arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,1200"];
+        let arguments =
+            ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,1200"];
         let wanted = json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": { "args": arguments } } } });
         let url = format!("http://127.0.0.1:{port}/session");
         let answer: Value = ureq::post(&url).send_json(wanted).unwrap().body_mut().read_json().unwrap();
