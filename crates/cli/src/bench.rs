@@ -1,13 +1,21 @@
 //! `millrace bench`
 
-use std::{io::Write, path::Path};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
+use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_lab::{
     commands::{self, Progress},
-    gpu, interactive,
+    gpu,
+    history::{History, differs},
+    interactive,
+    machine::Machine,
     report::{Better, Report, Row},
     resident, tensor, throughput,
+    verdict::{Change, FEWEST, Verdict},
 };
 
 use crate::{
@@ -16,7 +24,7 @@ use crate::{
 };
 
 /// What can be measured.
-#[derive(Clone, Copy, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Group {
     /// The road: rings, round trips, throughput, back-pressure, the memory pool
     Commands,
@@ -36,6 +44,11 @@ pub(crate) enum Group {
 type Run = fn(bool, &dyn Fn(&str) -> bool, &mut dyn FnMut(Progress<'_>)) -> Report;
 
 impl Group {
+    /// As users write it.
+    pub(crate) fn word(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
     fn names(self) -> Vec<&'static str> {
         match self {
             Self::Commands => commands::group_names(),
@@ -72,39 +85,187 @@ fn lasting(quick: bool) -> resident::Effort {
     if quick { resident::Effort::quick() } else { resident::Effort::full() }
 }
 
-pub(crate) fn bench(group: Group, filter: &str, quick: bool, json: Option<&Path>) -> Result<(), Failure> {
+#[derive(Args)]
+pub(crate) struct Options {
+    /// What to measure
+    #[arg(value_enum, required_unless_present_any = ["list", "history"])]
+    group: Option<Group>,
+    /// Only what has this in its name, as `round_trip`
+    filter: Option<String>,
+    /// Say what could be measured, and end
+    #[arg(long)]
+    list: bool,
+    /// Say which runs were kept, and end
+    #[arg(long, conflicts_with = "list")]
+    history: bool,
+    /// Fewer samples: some seconds instead of minutes
+    #[arg(long)]
+    quick: bool,
+    /// Also write the rows to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Keep the run under this name
+    #[arg(long, value_name = "NAME")]
+    save: Option<String>,
+    /// Compare with the run that was kept under this name: faster, slower, the same, or undecided
+    #[arg(long, value_name = "NAME")]
+    baseline: Option<String>,
+    /// Compare also with a run on another machine
+    #[arg(long, requires = "baseline")]
+    force: bool,
+    /// End with code 1 if anything of ours is slower than the baseline by more than this, for sure, as 5%
+    #[arg(long, value_name = "SHARE", requires = "baseline", value_parser = share)]
+    fail_on_regression: Option<f64>,
+}
+
+/// A share, as 5% or 0.05.
+fn share(text: &str) -> Result<f64, String> {
+    let (number, of) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    let number: f64 = number.trim().parse().map_err(|_| "say a share, as 5%".to_owned())?;
+    let share = number / of;
+    if (0.0..10.0).contains(&share) { Ok(share) } else { Err("say a share that makes sense, as 5%".to_owned()) }
+}
+
+/// How often what is slower or undecided is measured again before that is said.
+const AGAIN: usize = 2;
+
+pub(crate) fn bench(options: &Options) -> Result<(), Failure> {
+    let history = History::of_user();
+    if options.list {
+        for group in Group::value_variants().iter().filter(|group| options.group.is_none_or(|only| only == **group)) {
+            for name in group.names() {
+                println!("{} {name}", group.word());
+            }
+        }
+        return Ok(());
+    }
+    if options.history {
+        return list(&history);
+    }
+    let Some(group) = options.group else { return Err(Failure::Usage("say what to measure".to_owned())) };
+    let filter = options.filter.as_deref().unwrap_or_default();
     let known = group.names();
     if !known.iter().any(|name| name.contains(filter)) {
         return Err(Failure::Failed(format!("nothing is called like {filter:?}; there is {}", known.join(", "))));
     }
-    if let Some(path) = json {
+    if let Some(path) = &options.json {
         // Whether the file can be written is better known before the minutes than after. It is not kept open: Ctrl-C would
         // leave it behind.
         drop(NewFile::create(path).map_err(|error| cannot_write(path, &error))?);
     }
+    // The same goes for names and for what is compared with.
+    if let Some(name) = &options.save {
+        history.path(name)?;
+    }
+    let before = options.baseline.as_deref().map(|name| history.load(name)).transpose()?;
+    let another = before.as_ref().and_then(|before| differs(&Machine::now(), &before.machine));
+    if let (Some(why), false) = (&another, options.force) {
+        return Err(Failure::Failed(format!("the baseline is of {why}; --force compares all the same")));
+    }
     if let Group::Gpu = group {
         drop(millrace::runtime().open("gpu")?); // better known now, with its own exit code
     }
-    let report = run(group, filter, quick);
+    let mut report = run(group, &|name| name.contains(filter), options.quick);
+    if options.save.is_some() || before.is_some() {
+        // Two runs of a few rounds each could not be told apart.
+        while report.rows.iter().any(|row| (1..FEWEST).contains(&row.rounds.len())) {
+            report.add_rounds(&run(group, &|name| name.contains(filter), options.quick));
+        }
+    }
+    if let Some(before) = &before {
+        again(group, &mut report, before, options.quick);
+    }
     print(&report);
-    if let Some(path) = json {
+    let slower = before.as_ref().map_or(0, |before| compared(&report, before, options.fail_on_regression));
+    if let Some(path) = &options.json {
         let text = report.to_json().map_err(|error| Failure::Failed(error.to_string()))?;
         let written = NewFile::create(path).and_then(|file| file.finish(text.as_bytes()));
         written.map_err(|error| cannot_write(path, &error))?;
         println!("{} rows written to {}", report.rows.len(), path.display());
     }
+    if let Some(name) = &options.save {
+        history.save(name, &report)?;
+        println!("kept as {name}");
+    }
     match report.rows.iter().filter(|row| row.is_error()).count() {
+        0 if slower > 0 => Err(Failure::No),
         0 => Ok(()),
         n => Err(Failure::Failed(format!("{n} measurements did not finish; the table says which"))),
     }
 }
 
-fn run(group: Group, filter: &str, quick: bool) -> Report {
+impl From<millrace_lab::Error> for Failure {
+    fn from(error: millrace_lab::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+fn list(history: &History) -> Result<(), Failure> {
+    let names = history.names();
+    if names.is_empty() {
+        println!("no run was kept in {}; --save NAME keeps one", history.folder().display());
+        return Ok(());
+    }
+    let mut out = table(&["run", "machine", "commit", "rows", "met"], 3);
+    for name in names {
+        match history.load(&name) {
+            Ok(report) => {
+                let met = report.rows.iter().filter(|row| row.is_ours() && row.met == Some(true)).count();
+                let judged = report.rows.iter().filter(|row| row.is_ours() && row.met.is_some()).count();
+                let commit = report.machine.commit.as_deref().map_or("-", |commit| &commit[..commit.len().min(10)]);
+                let machine = format!("{}, {} cores", report.machine.cpu, report.machine.cores);
+                let rows = report.rows.len().to_string();
+                out.add_row([name, machine, commit.to_owned(), rows, format!("{met} of {judged}")]);
+            }
+            Err(error) => drop(out.add_row([name, error.to_string()])),
+        }
+    }
+    println!("{out}");
+    Ok(())
+}
+
+/// Measures groups again in which something seems slower or is undecided: a disturbance is not there every time.
+fn again(group: Group, report: &mut Report, before: &Report, quick: bool) {
+    for _ in 0..AGAIN {
+        let unsure = |verdict: &Verdict| matches!(verdict.change, Change::Slower | Change::Undecided);
+        let groups: Vec<String> =
+            report.since(before).filter(|(_, verdict)| unsure(verdict)).map(|(row, _)| row.group.clone()).collect();
+        if groups.is_empty() {
+            return;
+        }
+        let more = run(group, &|name| groups.iter().any(|unsure| unsure == name), quick);
+        report.add_rounds(&more);
+    }
+}
+
+/// Says what became of everything; how many rows are slower than is allowed.
+fn compared(report: &Report, before: &Report, allowed: Option<f64>) -> usize {
+    let mut out = table(&["group", "what", "verdict", "effect", "between"], 3);
+    let mut slower = 0;
+    let per_cent = |share: f64| format!("{:+.1}%", 100.0 * share);
+    for (row, verdict) in report.since(before) {
+        let Verdict { change, effect, interval: (low, high) } = verdict;
+        slower += usize::from(change == Change::Slower && allowed.is_some_and(|allowed| effect > allowed));
+        let between = format!("{} and {}", per_cent(low), per_cent(high));
+        out.add_row([&row.group, &row.id, change.name(), &per_cent(effect), &between]);
+    }
+    println!("\nSince the baseline, more is slower:\n{out}");
+    let others = [report, before].map(|run| run.machine.others.unwrap_or(0.0)).into_iter().fold(0.0, f64::max);
+    if others > 0.05 {
+        println!("warning: others used {:.0}% of the machine during one of the runs", 100.0 * others);
+    }
+    if slower > 0 {
+        println!("{slower} slower than is allowed");
+    }
+    slower
+}
+
+fn run(group: Group, wanted: &dyn Fn(&str) -> bool, quick: bool) -> Report {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{bar:32} {percent:>3}%  {eta:>4} left  {msg}") {
         bar.set_style(style);
     }
-    let report = group.run()(quick, &|name| name.contains(filter), &mut |progress| {
+    let report = group.run()(quick, wanted, &mut |progress| {
         bar.set_length(progress.total as u64);
         bar.set_position(progress.done as u64);
         bar.set_message(format!("{}, {}", progress.group, progress.side));

@@ -95,19 +95,7 @@ enum Task {
         json: bool,
     },
     /// Measure, next to the peers and in the same run
-    Bench {
-        /// What to measure
-        #[arg(value_enum)]
-        group: bench::Group,
-        /// Only what has this in its name, as `round_trip`
-        filter: Option<String>,
-        /// Fewer samples: some seconds instead of minutes
-        #[arg(long)]
-        quick: bool,
-        /// Also write the rows to this file
-        #[arg(long, value_name = "FILE")]
-        json: Option<PathBuf>,
-    },
+    Bench(bench::Options),
 }
 
 /// How a run can end, other than well.
@@ -154,9 +142,7 @@ fn main() -> ExitCode {
         Some(Task::Completions { shell }) => manual::completions(shell),
         Some(Task::Man { folder }) => manual::pages(folder.as_deref()),
         Some(Task::Layout { wgsl, json }) => layout::layout(wgsl, json),
-        Some(Task::Bench { group, filter, quick, json }) => {
-            bench::bench(group, &filter.unwrap_or_default(), quick, json.as_deref())
-        }
+        Some(Task::Bench(options)) => bench::bench(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -284,3 +284,45 @@ fn there_are_completions_and_manual_pages() {
     std::fs::remove_dir_all(&folder.0).unwrap();
     assert_eq!(millrace(&["man", "/dev/null/here"]).status.code(), Some(4));
 }
+
+#[test]
+fn runs_are_kept_and_compared() {
+    let folder = Scratch::new("history");
+    let bench = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+        command.args(["bench"]).args(arguments).env("MILLRACE_HISTORY", &folder.0).output().unwrap()
+    };
+    let one = ["throughput", "wave_8", "--quick"];
+    assert!(stdout(&bench(&["--list"])).contains("throughput wave_8"));
+    assert!(stdout(&bench(&["--history"])).contains("no run was kept"));
+    assert!(bench(&[&one[..], &["--save", "before"]].concat()).status.success());
+    assert!(stdout(&bench(&["--history"])).contains("before"));
+
+    // Half the speed of a baseline that was doctored to be twice as fast.
+    let path = folder.0.join("before.json");
+    let mut report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    for row in report["rows"].as_array_mut().unwrap() {
+        for round in row["rounds"].as_array_mut().unwrap() {
+            *round = (round.as_f64().unwrap() * 100.0).into();
+        }
+    }
+    std::fs::write(&path, report.to_string()).unwrap();
+    let slower = bench(&[&one[..], &["--baseline", "before", "--fail-on-regression", "5%"]].concat());
+    assert_eq!(slower.status.code(), Some(1), "{}", stdout(&slower));
+    assert!(stdout(&slower).contains("SLOWER"), "{}", stdout(&slower));
+
+    let refused = |name: &str, part: &str| {
+        let output = bench(&[&one[..], &["--baseline", name]].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(4) && said.contains(part), "{name}: {said}");
+    };
+    report["machine"]["cpu"] = "another".into();
+    std::fs::write(folder.0.join("elsewhere.json"), report.to_string()).unwrap();
+    std::fs::write(folder.0.join("broken.json"), "{").unwrap();
+    refused("elsewhere", "--force");
+    refused("broken", "is no run of the lab");
+    refused("nothing", "there is no run called");
+    refused("../up", "is no name");
+    assert_eq!(bench(&[&one[..], &["--fail-on-regression", "5%"]].concat()).status.code(), Some(2));
+    std::fs::remove_dir_all(&folder.0).unwrap();
+}

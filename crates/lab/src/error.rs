@@ -39,6 +39,9 @@ pub enum Error {
     /// A result is not what it should be, or something was left behind.
     #[error("{0}")]
     Wrong(String),
+    /// A run cannot be kept, or what was kept cannot be used.
+    #[error("{0}")]
+    History(String),
     /// The device did not do what was asked.
     #[error("device: {0}")]
     Device(String),

@@ -330,7 +330,7 @@ fn factors(rows: &[Row]) -> Vec<Row> {
         let case = if ours.case().is_empty() { String::new() } else { format!("{}-", ours.case()) };
         let id = format!("{}/{case}over-{}", ours.side(), peer.side());
         let outcome = Ok(Summary { p50: factor, p99: factor, mean: factor });
-        Some(Row::new(&ours.group, Measured { id, unit: "x", better: Better::Higher, outcome }))
+        Some(Row::new(&ours.group, Measured { id, unit: "x", better: Better::Higher, outcome, rounds: Vec::new() }))
     };
     let ours = rows.iter().filter(|row| row.is_ours());
     let pairs = ours.flat_map(|ours| {

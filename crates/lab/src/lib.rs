@@ -14,6 +14,7 @@
 //! - [`interactive`]: the groups of `millrace bench interactive`, resident kernels against launches.
 //! - [`throughput`]: the groups of `millrace bench throughput`, cells per second of the wave engines.
 //! - [`report`]: the JSON that scripts may rely on.
+//! - [`history`]: runs that were kept; [`verdict`]: what became of them.
 //!
 //! This room uses what users of Millrace use, and has no access to anything else.
 
@@ -23,6 +24,7 @@ pub mod commands;
 mod error;
 pub mod gpu;
 mod groups;
+pub mod history;
 pub mod interactive;
 pub mod machine;
 pub mod measure;
@@ -34,6 +36,7 @@ pub mod resident;
 mod targets;
 pub mod tensor;
 pub mod throughput;
+pub mod verdict;
 pub mod workloads;
 
 pub use error::{Error, Result};

@@ -126,6 +126,8 @@ pub struct Measured {
     pub better: Better,
     /// The numbers, or why there are none.
     pub outcome: Result<Summary>,
+    /// The median of every round.
+    pub rounds: Vec<f64>,
 }
 
 /// Lets the sides take turns for `rounds` rounds, each turn on a thread of its own with `timeout` to finish. `step` is
@@ -134,7 +136,7 @@ pub struct Measured {
 /// A side that fails, panics or does not finish is not asked again and is answered with the error. The thread of one
 /// that does not finish cannot be ended: it stays behind.
 pub fn interleaved(sides: &[Side], rounds: usize, timeout: Duration, step: &mut dyn FnMut(&str)) -> Vec<Measured> {
-    let mut collected: Vec<Result<Vec<Metric>>> = sides.iter().map(|_| Ok(Vec::new())).collect();
+    let mut collected: Vec<Result<Vec<Collected>>> = sides.iter().map(|_| Ok(Vec::new())).collect();
     for round in 0..rounds {
         for turn in 0..sides.len() {
             // Another one begins each round, so that nobody always comes after the same neighbour's mess.
@@ -154,25 +156,38 @@ pub fn interleaved(sides: &[Side], rounds: usize, timeout: Duration, step: &mut 
     named.flat_map(|(side, collected)| summarize(&side.name, collected)).collect()
 }
 
-fn merge(metrics: &mut Vec<Metric>, new: Vec<Metric>) {
+/// What the rounds so far brought, and the median of each.
+struct Collected {
+    metric: Metric,
+    rounds: Vec<f64>,
+}
+
+fn merge(collected: &mut Vec<Collected>, new: Vec<Metric>) {
     for metric in new {
-        match metrics.iter_mut().find(|known| known.case == metric.case) {
-            Some(known) => known.samples.extend(metric.samples),
-            None => metrics.push(metric),
+        let round = Summary::of(metric.samples.clone(), metric.better).map(|summary| summary.p50);
+        match collected.iter_mut().find(|known| known.metric.case == metric.case) {
+            Some(known) => {
+                known.metric.samples.extend(metric.samples);
+                known.rounds.extend(round);
+            }
+            None => collected.push(Collected { metric, rounds: round.into_iter().collect() }),
         }
     }
 }
 
-fn summarize(name: &str, collected: Result<Vec<Metric>>) -> Vec<Measured> {
-    let error = |error| Measured { id: name.to_owned(), unit: "", better: Better::Lower, outcome: Err(error) };
+fn summarize(name: &str, collected: Result<Vec<Collected>>) -> Vec<Measured> {
+    let error = |error| {
+        let (id, outcome) = (name.to_owned(), Err(error));
+        Measured { id, unit: "", better: Better::Lower, outcome, rounds: Vec::new() }
+    };
     match collected {
         Err(reason) => vec![error(reason)],
         Ok(metrics) => metrics
             .into_iter()
-            .map(|Metric { case, unit, better, samples }| {
+            .map(|Collected { metric: Metric { case, unit, better, samples }, rounds }| {
                 let id = if case.is_empty() { name.to_owned() } else { format!("{name}/{case}") };
                 let outcome = Summary::of(samples, better).ok_or_else(|| Error::System("no samples".to_owned()));
-                Measured { id, unit, better, outcome }
+                Measured { id, unit, better, outcome, rounds }
             })
             .collect(),
     }

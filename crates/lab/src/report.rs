@@ -3,7 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 pub use crate::measure::Better;
-use crate::{machine::Machine, measure::Measured};
+use crate::{
+    machine::Machine,
+    measure::Measured,
+    verdict::{Verdict, compare},
+};
 
 /// The form of the JSON. It changes when a field changes its meaning or goes away.
 pub const SCHEMA: u32 = 1;
@@ -44,6 +48,9 @@ pub struct Row {
     pub met: Option<bool>,
     /// Which way is better.
     pub better: Better,
+    /// The median of every round: what two runs are compared by.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<f64>,
 }
 
 impl Row {
@@ -64,6 +71,7 @@ impl Row {
             target,
             met,
             better: measured.better,
+            rounds: measured.rounds,
         }
     }
 
@@ -92,6 +100,27 @@ impl Report {
     /// As JSON, for people and scripts.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
+    }
+
+    /// What became of our rows since an earlier run, and how far apart their rounds are; none where one of the two has
+    /// too few.
+    pub fn since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (&'a Row, Verdict)> {
+        self.rows.iter().filter(|row| row.is_ours()).filter_map(|row| {
+            let same = |other: &&Row| (&other.group, &other.id, &other.device) == (&row.group, &row.id, &row.device);
+            let earlier = before.rows.iter().find(same).filter(|earlier| earlier.unit == row.unit)?;
+            Some((row, compare(&row.rounds, &earlier.rounds, row.better)?))
+        })
+    }
+
+    /// Takes the rounds of a second run of the same groups in, so that a comparison has more to go by. The other numbers
+    /// stay those of the first.
+    pub fn add_rounds(&mut self, again: &Self) {
+        for row in &mut self.rows {
+            let same = |other: &&Row| (&other.group, &other.id, &other.device) == (&row.group, &row.id, &row.device);
+            if let Some(more) = again.rows.iter().find(same) {
+                row.rounds.extend(&more.rounds);
+            }
+        }
     }
 
     /// Our rows that missed their target, errors included.

@@ -109,7 +109,10 @@ pub(crate) fn over_mutex_yield(rows: &[Row]) -> Option<Row> {
     let factor = value_of(rows, "mutex-yield")? / value_of(rows, "millrace")?;
     let outcome = Ok(Summary { p50: factor, p99: factor, mean: factor });
     let id = "millrace/over-mutex-yield".to_owned();
-    Some(Row::new(&rows.first()?.group, Measured { id, unit: "x", better: Better::Higher, outcome }))
+    Some(Row::new(
+        &rows.first()?.group,
+        Measured { id, unit: "x", better: Better::Higher, outcome, rounds: Vec::new() },
+    ))
 }
 
 pub(crate) fn send(rows: &mut [Row]) {

@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use super::{
     guard::{self, Guard},
     kernels::{Command, Kernels, Kind, Pair},
-    runs::{GROUPS, Runs},
+    runs::{Runs, groups},
     watched::Watched,
     world::{MAX_SIZE, Order, World},
 };
@@ -211,7 +211,7 @@ async fn ask(State(shared): State<Shared>, Path(id): Path<u32>, body: Bytes) -> 
 
 async fn runs(State(shared): State<Shared>) -> Response {
     let (current, reports) = (shared.runs.current(), shared.runs.reports());
-    Json(json!({ "groups": GROUPS, "current": current, "reports": reports })).into_response()
+    Json(json!({ "groups": groups(), "current": current, "reports": reports })).into_response()
 }
 
 async fn start(State(shared): State<Shared>, Json(wanted): Json<Value>) -> Response {
@@ -222,8 +222,8 @@ async fn start(State(shared): State<Shared>, Json(wanted): Json<Value>) -> Respo
 
 async fn report(State(shared): State<Shared>, Path(name): Path<String>) -> Response {
     match shared.runs.report(&name) {
-        Some(report) => ([(header::CONTENT_TYPE, "application/json")], report).into_response(),
-        None => refused(StatusCode::NOT_FOUND, "there is no such report"),
+        Ok(report) => Json(report).into_response(),
+        Err(why) => refused(StatusCode::NOT_FOUND, why),
     }
 }
 

@@ -133,7 +133,7 @@ fn begin(
         let shared = Shared {
             world,
             kernels: Arc::default(),
-            runs: Arc::new(runs::Runs::in_folder(runs::folder())),
+            runs: Arc::default(),
             watched: Arc::default(),
             pages: Arc::new(AtomicUsize::new(0)),
         };

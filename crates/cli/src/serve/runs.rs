@@ -1,16 +1,22 @@
-//! Benchmarks that the page starts: each is this very program in a process of its own, and its report a file.
+//! Benchmarks that the page starts: each is this very program in a process of its own, and its report is kept
+//! with all others.
 
 use std::{
-    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
+use clap::ValueEnum as _;
+use millrace_lab::{history::History, report::Report};
 use serde::Serialize;
 
+use crate::bench::Group;
+
 /// What can be measured here, as `millrace bench` calls it.
-pub(crate) const GROUPS: [&str; 6] = ["commands", "gpu", "tensor", "resident", "interactive", "throughput"];
+pub(crate) fn groups() -> Vec<String> {
+    Group::value_variants().iter().map(|group| group.word()).collect()
+}
 
 /// A run that is under way, or was.
 #[derive(Debug, Clone, Serialize)]
@@ -31,8 +37,14 @@ struct Current {
 
 /// All runs. One at a time: two would disturb each other.
 pub(crate) struct Runs {
-    folder: PathBuf,
-    current: Arc<Mutex<Current>>,
+    history: History,
+    current: Mutex<Current>,
+}
+
+impl Default for Runs {
+    fn default() -> Self {
+        Self { history: History::of_user(), current: Mutex::default() }
+    }
 }
 
 fn lock(current: &Mutex<Current>) -> MutexGuard<'_, Current> {
@@ -40,27 +52,19 @@ fn lock(current: &Mutex<Current>) -> MutexGuard<'_, Current> {
 }
 
 impl Runs {
-    /// Reports are kept in this folder.
-    pub(crate) fn in_folder(folder: PathBuf) -> Self {
-        Self { folder, current: Arc::default() }
-    }
-
     pub(crate) fn start(&self, group: &str) -> Result<Run, String> {
-        if !GROUPS.contains(&group) {
-            return Err(format!("there is no group {group:?}; there is {}", GROUPS.join(", ")));
+        if !groups().iter().any(|known| known == group) {
+            return Err(format!("there is no group {group:?}; there is {}", groups().join(", ")));
         }
         let mut current = lock(&self.current);
         if current.run.as_ref().is_some_and(|run| run.state == "running") {
             return Err("a benchmark is running; two would disturb each other".to_owned());
         }
-        std::fs::create_dir_all(&self.folder)
-            .map_err(|error| format!("cannot make {}: {error}", self.folder.display()))?;
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let name = format!("{group}-{seconds}");
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let child = Command::new(program)
-            .args(["bench", group, "--quick", "--json"])
-            .arg(self.path(&name))
+            .args(["bench", group, "--quick", "--save", &name])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -98,26 +102,12 @@ impl Runs {
 
     /// The names of all reports, the newest first.
     pub(crate) fn reports(&self) -> Vec<String> {
-        let files = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let mut names: Vec<(SystemTime, String)> = files
-            .filter_map(|file| {
-                let name = file.file_name().to_string_lossy().strip_suffix(".json")?.to_owned();
-                Some((file.metadata().and_then(|meta| meta.modified()).ok()?, name))
-            })
-            .collect();
-        names.sort_by(|a, b| b.cmp(a));
-        names.into_iter().map(|(_, name)| name).collect()
+        self.history.names()
     }
 
     /// A report, if there is one of this name.
-    pub(crate) fn report(&self, name: &str) -> Option<String> {
-        // Only what is in the folder, whatever the name says.
-        let known = self.reports().into_iter().any(|report| report == name);
-        known.then(|| std::fs::read_to_string(self.path(name)).ok()).flatten()
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{name}.json"))
+    pub(crate) fn report(&self, name: &str) -> Result<Report, String> {
+        self.history.load(name).map_err(|error| error.to_string())
     }
 }
 
@@ -125,13 +115,4 @@ impl Drop for Runs {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// Where reports are kept: in the user's data folder.
-pub(crate) fn folder() -> PathBuf {
-    let home = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    home("XDG_DATA_HOME")
-        .or_else(|| home("HOME").map(|home| home.join(".local/share")))
-        .unwrap_or_else(std::env::temp_dir)
-        .join(Path::new("millrace/reports"))
 }
