@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use super::{Coo, Invalid, LIMIT, count, sides, sort::sum_up};
+use super::{
+    Coo, Invalid, LIMIT, count, sides,
+    sort::{post_increment, sum_up},
+};
 use crate::{Error, Result};
 
 /// Lines whose indices rise.
@@ -99,9 +102,8 @@ impl Compressed {
         for number in 0..self.lines {
             let (across, of_line) = self.line(number);
             for (&index, &value) in across.iter().zip(of_line) {
-                let place = &mut next[index as usize];
-                (indices[*place as usize], values[*place as usize]) = (number as u32, value);
-                *place += 1;
+                let at = post_increment(&mut next[index as usize]);
+                (indices[at], values[at]) = (number as u32, value);
             }
         }
         Self { lines: self.across, across: self.lines, pointers, indices, values }

@@ -22,7 +22,7 @@
 //! market::write(&mut file, &matrix, market::Kind::default())?;
 //! assert_eq!(market::read(&*file)?.to_csr(), matrix);
 //!
-//! let error = market::read(&text.as_bytes()[..70]).unwrap_err();
+//! let error = market::read(&text.as_bytes()[..text.len() - 9]).unwrap_err();
 //! assert_eq!(error.to_string(), "line 4: the file ends after 1 of 2 entries");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
