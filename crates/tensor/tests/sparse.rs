@@ -146,6 +146,67 @@ proptest! {
             check_product(&c.to_vec::<f32>().unwrap(), &reference, &b, [rows, columns, n]);
         }
     }
+
+    #[test]
+    fn products_of_two_sparse_matrices_are_those_of_the_dense_ones(a in matrices(), n in 0usize..40, seed in any::<u64>()) {
+        let columns = a.shape()[1];
+        let kept = numbers(seed, columns * n).into_iter().map(|x| if x > 0.3 { x } else { 0.0 }).collect::<Vec<_>>();
+        let b = Csr::from_dense(columns, n, &kept).unwrap();
+        let tensors = &places()[0];
+        let product = tensors.sparse(a.clone()).unwrap().multiply(&tensors.sparse(b).unwrap()).unwrap();
+        assert_eq!(product.shape(), [a.shape()[0], n]);
+        // Reading it back checks that it is sorted, without duplicates and in range.
+        let got = product.to_csr().unwrap();
+        if n > 0 {
+            check_product(&got.to_dense().unwrap(), &dense(&a), &kept, [a.shape()[0], columns, n]);
+        }
+        // And it multiplies like one that came from the host.
+        let x = tensors.rand(&[n], 1).unwrap();
+        let (direct, again) = (product.matvec(&x).unwrap(), tensors.sparse(got).unwrap().matvec(&x).unwrap());
+        assert_eq!(direct.to_vec::<f32>().unwrap(), again.to_vec::<f32>().unwrap());
+    }
+}
+
+#[test]
+fn a_large_product_of_two_sparse_matrices_is_the_same_on_any_number_of_threads() {
+    let matrix = lopsided(3000);
+    let of = |threads: usize| {
+        let runtime = millrace::Runtime::new(vec![Box::new(millrace::cpu::CpuThreads(threads))]);
+        let tensors = Tensors::on(&runtime.open("cpu").unwrap()).unwrap();
+        let (a, b) = (tensors.sparse(matrix.clone()).unwrap(), tensors.sparse(matrix.transpose()).unwrap());
+        let before = tensors.device().counts();
+        let product = a.multiply(&b).unwrap();
+        tensors.synchronize().unwrap();
+        assert_eq!((tensors.device().counts() - before).launches, 2, "one counts, one fills in");
+        (product.to_csr().unwrap(), tensors)
+    };
+    let ((one, _), (three, tensors)) = (of(1), of(3));
+    assert_eq!(one, three);
+    // A times its transpose is symmetric in places, and (A B) x is A (B x).
+    assert_eq!(one.transpose().indices(), one.indices());
+    let x = tensors.rand(&[3000], 7).unwrap();
+    let (a, b) = (tensors.sparse(matrix.clone()).unwrap(), tensors.sparse(matrix.transpose()).unwrap());
+    let apart = a.matvec(&b.matvec(&x).unwrap()).unwrap().to_vec::<f32>().unwrap();
+    let together = tensors.sparse(one).unwrap().matvec(&x).unwrap().to_vec::<f32>().unwrap();
+    for (row, (apart, together)) in apart.iter().zip(&together).enumerate() {
+        assert!((apart - together).abs() <= 1e-3 * (1.0 + apart.abs()), "row {row}: {apart} and {together}");
+    }
+}
+
+#[test]
+fn products_of_two_sparse_matrices_that_do_not_go_together_are_refused() {
+    let tensors = &places()[0];
+    let a = tensors.sparse(Csr::from_dense(2, 3, &[1.0; 6]).unwrap()).unwrap();
+    assert!(matches!(a.multiply(&a), Err(Error::Shapes { op: "multiply", .. })));
+    let elsewhere = Tensors::on(tensors.device()).unwrap();
+    let b = elsewhere.sparse(Csr::from_dense(3, 2, &[1.0; 6]).unwrap()).unwrap();
+    assert!(matches!(a.multiply(&b), Err(Error::Strangers { .. })));
+    // A device that does not have it says so, and does nothing else instead.
+    for gpu in &places()[1..] {
+        let a = gpu.sparse(Csr::from_dense(1, 1, &[1.0]).unwrap()).unwrap();
+        let error = a.multiply(&a).unwrap_err();
+        assert!(matches!(error, Error::Device(millrace::Error::NoImplementation { .. })), "{error}");
+    }
 }
 
 /// `rows` rows of which one has half of all entries, some none, and the others a few.

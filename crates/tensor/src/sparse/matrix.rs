@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytemuck::NoUninit;
 use bytes::Bytes;
-use millrace_core::{Buffer, DeviceKind};
+use millrace_core::{BufferSlice, DeviceKind};
 
 use super::Csr;
 use crate::{Result, Tensors, ops::sparse::Parts, tensors::Words};
@@ -50,19 +50,19 @@ impl Tensors {
                 })
             }
         };
-        Ok(SparseMatrix { tensors: self.clone(), rows, columns, entries, parts })
+        Ok(SparseMatrix::of(self, [rows, columns], entries, parts))
     }
 }
 
 /// An array in a buffer.
-fn hold<T: NoUninit + Send + Sync>(tensors: &Tensors, array: Vec<T>) -> Result<Buffer> {
+fn hold<T: NoUninit + Send + Sync>(tensors: &Tensors, array: Vec<T>) -> Result<BufferSlice> {
     let bytes = Bytes::from_owner(Words(array));
     if tensors.device().info().kind == DeviceKind::Cpu {
-        return Ok(tensors.device().adopt(bytes)?);
+        return Ok(tensors.device().adopt(bytes)?.into());
     }
     let buffer = tensors.device().allocate(bytes.len())?;
     tensors.enqueue(buffer.write(0, bytes))?;
-    Ok(buffer)
+    Ok(buffer.into())
 }
 
 impl SparseMatrix {
@@ -81,6 +81,11 @@ impl SparseMatrix {
         &self.tensors
     }
 
+    /// A matrix of arrays that the device is about to have.
+    pub(crate) fn of(tensors: &Tensors, [rows, columns]: [usize; 2], entries: usize, parts: Option<Parts>) -> Self {
+        Self { tensors: tensors.clone(), rows, columns, entries, parts }
+    }
+
     pub(crate) fn parts(&self) -> Option<&Parts> {
         self.parts.as_ref()
     }
@@ -93,7 +98,10 @@ impl SparseMatrix {
             return Csr::new(self.rows, self.columns, pointers, Vec::new(), Vec::new());
         };
         let stream = self.tensors.stream();
-        let read = |buffer: &Buffer, n: usize| stream.run(buffer.read(..4 * n));
+        let read = |part: &BufferSlice, n: usize| {
+            let start = part.range().start;
+            stream.run(part.buffer().read(start..start + 4 * n))
+        };
         let views = (
             read(&parts.pointers, self.rows + 1),
             read(&parts.indices, self.entries),

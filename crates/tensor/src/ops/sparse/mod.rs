@@ -1,4 +1,4 @@
-//! A sparse matrix times a dense one or a vector.
+//! A sparse matrix times a dense one or a vector; `multiply` has that of two sparse ones.
 //!
 //! Work is divided as in Merrill and Garland's merge-based product (SC 2016): entries and ends of rows are one merged
 //! list, which is cut into equal pieces wherever that falls. So a row with half of all entries is many pieces, and a
@@ -7,9 +7,10 @@
 
 mod cpu;
 mod gather;
+mod multiply;
 
 use bytemuck::{Pod, Zeroable};
-use millrace_core::{Access, Buffer, KernelSpec};
+use millrace_core::{Access, BufferSlice, KernelSpec};
 
 use super::{BLOCK, Family, create, folded, grid, wgsl};
 use crate::{DType, Error, Result, SparseMatrix, Tensor, layout::Shape};
@@ -45,7 +46,9 @@ pub(crate) struct Params {
 
 const PRODUCT: usize = 0;
 const CARRY: usize = 1;
-pub(crate) const KERNELS: usize = 2;
+const COUNTS: usize = 2;
+const FILL: usize = 3;
+pub(crate) const KERNELS: usize = 4;
 
 pub(crate) fn spec(number: usize) -> KernelSpec {
     match number {
@@ -61,6 +64,8 @@ pub(crate) fn spec(number: usize) -> KernelSpec {
             .binding::<f32>("out", Access::Overwrite)
             .cpu(cpu::product())
             .wgsl(wgsl(include_str!("product.wgsl"), &[])),
+        COUNTS => multiply::counts(),
+        FILL => multiply::fill(),
         _ => KernelSpec::new("sparse_carry")
             .params::<Params>()
             .block(BLOCK)
@@ -75,9 +80,9 @@ pub(crate) fn spec(number: usize) -> KernelSpec {
 /// A matrix's arrays on the device.
 #[derive(Clone)]
 pub(crate) struct Parts {
-    pub(crate) pointers: Buffer,
-    pub(crate) indices: Buffer,
-    pub(crate) values: Buffer,
+    pub(crate) pointers: BufferSlice,
+    pub(crate) indices: BufferSlice,
+    pub(crate) values: BufferSlice,
 }
 
 /// Items of a piece: a number that depends on the work, not on who does it.
@@ -162,7 +167,7 @@ impl SparseMatrix {
         let starts = tensors.device().allocate(4 * (pieces + 1))?;
         let carries = tensors.device().allocate(4 * pieces * n)?;
         let launch = tensors.kernel(Family::Sparse, PRODUCT)?.launch();
-        let launch = launch.bind(&parts.pointers).bind(&parts.indices).bind(&parts.values).bind(from);
+        let launch = launch.bind(parts.pointers.clone()).bind(parts.indices.clone()).bind(parts.values.clone()).bind(from);
         let launch = launch.bind(&starts).bind(&carries).bind(target);
         tensors.enqueue(launch.params(&params).grid(grid(pieces * n)))?;
         // A single piece ends with the last row, and carries nothing.
