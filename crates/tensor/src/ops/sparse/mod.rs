@@ -17,8 +17,10 @@ use crate::{DType, Error, Result, SparseMatrix, Tensor, layout::Shape};
 
 /// Items of a piece on the CPU, with one column of the dense factor; fewer with more columns,
 const PIECE: usize = 32 * 1024;
-/// down to this.
+/// down to this,
 const SMALLEST: usize = 1024;
+/// and more where there would be more pieces than this: each has a carry as wide as the dense factor.
+const MOST_PIECES: usize = 4096;
 /// Items that a thread of a GPU does: at least so many,
 const FEWEST: usize = 16;
 /// as long as there are so many threads,
@@ -90,7 +92,7 @@ fn items(total: usize, n: usize, bounded: bool) -> usize {
     if bounded {
         total.div_ceil((ENOUGH / n).max(FEWEST_PIECES)).clamp(FEWEST, LONGEST)
     } else {
-        (PIECE / n).max(SMALLEST)
+        (PIECE / n).max(SMALLEST).max(total.div_ceil(MOST_PIECES))
     }
 }
 
@@ -176,5 +178,23 @@ impl SparseMatrix {
             tensors.enqueue(launch.params(&params).grid(folded(n)))?;
         }
         Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_as_many_as_devices_can_do_and_carries_stay_small() {
+        for total in [1, 1000, 11_000_000, u32::MAX as usize] {
+            for n in [1, 16, 1000, 1 << 20] {
+                let pieces = total.div_ceil(items(total, n, false));
+                assert!(pieces <= MOST_PIECES, "{total} items, {n} columns: {pieces} pieces");
+                let (longest, pieces) = (items(total, n, true), total.div_ceil(items(total, n, true)));
+                // Turns of a thread's loops: of the product, and of a thread that adds carries.
+                assert!(longest <= LONGEST && pieces.div_ceil(BLOCK as usize) < 16_384, "{total} items, {n} columns");
+            }
+        }
     }
 }
