@@ -121,6 +121,9 @@ pub enum Error {
         /// The operation.
         op: &'static str,
     },
+    /// Arrays that are no sparse matrix.
+    #[error(transparent)]
+    Sparse(#[from] crate::sparse::Invalid),
     /// What the device answered.
     #[error(transparent)]
     Device(#[from] millrace_core::Error),

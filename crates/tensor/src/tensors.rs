@@ -209,7 +209,7 @@ fn check_elements(op: &'static str, given: usize, shape: &Shape) -> Result<()> {
 }
 
 /// Numbers that are bytes for others.
-struct Words<T>(Vec<T>);
+pub(crate) struct Words<T>(pub(crate) Vec<T>);
 
 impl<T: bytemuck::NoUninit> AsRef<[u8]> for Words<T> {
     fn as_ref(&self) -> &[u8] {

@@ -3,6 +3,7 @@
 
 mod limits;
 mod products;
+mod sparse;
 mod targets;
 
 use std::{hint::black_box, sync::Arc};
@@ -44,6 +45,9 @@ fn groups(effort: &Effort) -> Vec<Group> {
     small.extend([Product { m: 1, k: 1024, n: 1024 }, Product { m: 1024, k: 1, n: 1024 }]);
     let all = millrace::cpu::CpuInfo::get().cores;
     let elements = if effort.small { 1 << 20 } else { 16 << 20 };
+    let rows = if effort.small { 50_000 } else { 1_000_000 };
+    let mut sparse_products = sparse::products(effort, rows);
+    sparse_products.push(limits::copy(effort, elements));
     let group = |name, sides, judge| Group::new(name, sides, judge).on(|_| "cpu");
     vec![
         group("matmul_one_thread", products(effort, &squares, 1), targets::matmul),
@@ -61,6 +65,8 @@ fn groups(effort: &Effort) -> Vec<Group> {
             targets::bandwidth,
         ),
         group("small_op", vec![small_op(effort)], targets::small_op),
+        group("sparse_convert", sparse::conversions(effort), targets::sparse_convert),
+        group("sparse_product", sparse_products, targets::sparse_product),
     ]
 }
 

@@ -34,5 +34,34 @@ pub(super) fn small_op(rows: &mut [Row]) {
     });
 }
 
+/// Half a millisecond for a hundred thousand entries, and the best library.
+pub(super) fn sparse_convert(rows: &mut [Row]) {
+    judge(rows, |rows, row, median| {
+        let mut conditions = Conditions::default();
+        if let Some((fastest, name)) = best(rows, row.case(), |row| !row.is_ours(), p50) {
+            conditions.at_most("p50", median, Some(fastest), &format!("{name}, the fastest"));
+        }
+        if row.case() == "coo-csr" {
+            conditions.at_most("p50", median, Some(500.0), "half a millisecond");
+        }
+        conditions
+    });
+}
+
+/// The best library, and around the diagonal a plain copy less two tenths.
+pub(super) fn sparse_product(rows: &mut [Row]) {
+    judge(rows, |rows, row, median| {
+        let mut conditions = Conditions::default();
+        let is_library = |row: &Row| !row.is_ours() && row.side() != "copy";
+        if let Some((fastest, name)) = best(rows, row.case(), is_library, p50) {
+            conditions.at_least("p50", median, Some(fastest), &format!("{name}, the fastest"));
+        }
+        if row.case() == "banded" {
+            conditions.at_least("p50", median, value_of(rows, "copy").map(|rate| 0.8 * rate), "0.8 x a plain copy");
+        }
+        conditions
+    });
+}
+
 /// Small products have no target here: these libraries write into a result that is there already.
 pub(super) fn none(_: &mut [Row]) {}

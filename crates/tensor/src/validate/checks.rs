@@ -4,6 +4,7 @@ use super::{
     Run,
     reference::{self, Array, Expected},
     sample::{Case, Domain},
+    sparse,
 };
 use crate::{DType, Result, Tensor, ops::create};
 
@@ -243,6 +244,7 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
         ARG.iter().try_for_each(|op| arg(run, op, case))?;
         softmax(run, case)?;
         matmul(run, case)?;
+        sparse::products(run, case)?;
     }
     Ok(())
 }

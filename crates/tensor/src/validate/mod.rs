@@ -9,6 +9,7 @@
 mod checks;
 mod reference;
 mod sample;
+mod sparse;
 
 use millrace_core::{Device, DeviceKind};
 

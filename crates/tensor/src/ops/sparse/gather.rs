@@ -1,0 +1,218 @@
+//! Rows of a sparse matrix times a vector, with the widest instructions there are.
+//!
+//! Indices within a row rise, so their first and last say whether they lie behind one another: then the vector is loaded,
+//! and gathered if not. An index that is not inside the vector adds nothing; a matrix has none, but what a device's buffers
+//! hold is nothing that memory safety may depend on.
+
+use super::cpu::Range;
+
+/// The instructions in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Level {
+    /// Only made where the processor has AVX-512.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// Only made where the processor has AVX2 and FMA.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Scalar,
+}
+
+impl Level {
+    /// What this processor has, best first.
+    fn all() -> impl Iterator<Item = Self> {
+        #[cfg(target_arch = "x86_64")]
+        let vectors = [
+            std::arch::is_x86_feature_detected!("avx512f").then_some(Self::Avx512),
+            (std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma"))
+                .then_some(Self::Avx2),
+        ];
+        #[cfg(not(target_arch = "x86_64"))]
+        let vectors = [None];
+        vectors.into_iter().flatten().chain([Self::Scalar])
+    }
+
+    /// The best there is.
+    pub(super) fn new() -> Self {
+        Self::all().next().unwrap_or(Self::Scalar)
+    }
+}
+
+/// Fills in the rows that end in a piece; what is left of the next one is returned.
+pub(super) fn rows_times_vector(
+    level: Level,
+    range: &Range<'_>,
+    indices: &[u32],
+    values: &[f32],
+    x: &[f32],
+    out: &mut [f32],
+) -> f32 {
+    match level {
+        // SAFETY: the level is only made where the processor has these instructions.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => unsafe { x86::rows_avx512(range, indices, values, x, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => unsafe { x86::rows_avx2(range, indices, values, x, out) },
+        Level::Scalar => rows(range, indices, values, x, out, dot_scalar),
+    }
+}
+
+/// Goes through the rows of a piece.
+#[inline(always)]
+fn rows(
+    range: &Range<'_>,
+    indices: &[u32],
+    values: &[f32],
+    x: &[f32],
+    out: &mut [f32],
+    dot: impl Fn(&[u32], &[f32], &[f32]) -> f32,
+) -> f32 {
+    let mut from = range.entry.min(indices.len());
+    for (end, out) in range.ends.iter().zip(out) {
+        let end = (*end as usize).min(indices.len()).max(from);
+        *out = dot(&indices[from..end], &values[from..end], x);
+        from = end;
+    }
+    let end = range.end.max(from);
+    dot(&indices[from..end], &values[from..end], x)
+}
+
+#[inline(always)]
+fn dot_scalar(indices: &[u32], values: &[f32], x: &[f32]) -> f32 {
+    let at = |index: u32| x.get(index as usize).copied().unwrap_or(0.0);
+    let mut sums = [0f32; 4];
+    let (fours, of_fours) = (indices.chunks_exact(4), values.chunks_exact(4));
+    let rest = fours.remainder().iter().zip(of_fours.remainder());
+    let rest: f32 = rest.map(|(&index, &value)| value * at(index)).sum();
+    for (indices, values) in fours.zip(of_fours) {
+        for lane in 0..4 {
+            sums[lane] += values[lane] * at(indices[lane]);
+        }
+    }
+    (sums[0] + sums[1]) + (sums[2] + sums[3]) + rest
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{Range, rows};
+
+    /// As many lanes as are left, if they lie behind one another in `x`: from where.
+    #[inline(always)]
+    fn run_of(indices: &[u32], x: &[f32]) -> Option<usize> {
+        let (first, last) = (indices[0] as usize, indices[indices.len() - 1] as usize);
+        (last < x.len() && last.wrapping_sub(first) == indices.len() - 1).then_some(first)
+    }
+
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn rows_avx512(
+        range: &Range<'_>,
+        indices: &[u32],
+        values: &[f32],
+        x: &[f32],
+        out: &mut [f32],
+    ) -> f32 {
+        rows(range, indices, values, x, out, |indices, values, x| dot_avx512(indices, values, x))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn dot_avx512(indices: &[u32], values: &[f32], x: &[f32]) -> f32 {
+        assert_eq!(indices.len(), values.len());
+        let limit = _mm512_set1_epi32(x.len().min(i32::MAX as usize) as i32);
+        let mut sum = _mm512_setzero_ps();
+        for (indices, values) in indices.chunks(16).zip(values.chunks(16)) {
+            let mask = 0xffff_u16 >> (16 - indices.len());
+            // SAFETY: the mask has a bit for every element of these slices, and others are not touched. A run is inside of
+            // `x`; a gathered index is below its length, and fits into 31 bits.
+            let (values, x) = unsafe {
+                let values = _mm512_maskz_loadu_ps(mask, values.as_ptr());
+                let x = match run_of(indices, x) {
+                    Some(first) => _mm512_maskz_loadu_ps(mask, x.as_ptr().add(first)),
+                    None => {
+                        let indices = _mm512_maskz_loadu_epi32(mask, indices.as_ptr().cast());
+                        let inside = _mm512_mask_cmplt_epu32_mask(mask, indices, limit);
+                        _mm512_mask_i32gather_ps::<4>(_mm512_setzero_ps(), inside, indices, x.as_ptr())
+                    }
+                };
+                (values, x)
+            };
+            sum = _mm512_fmadd_ps(values, x, sum);
+        }
+        _mm512_reduce_add_ps(sum)
+    }
+
+    /// The first lanes of eight: `MASKS[8 - n..]` has `n` of them.
+    static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn rows_avx2(range: &Range<'_>, indices: &[u32], values: &[f32], x: &[f32], out: &mut [f32]) -> f32 {
+        rows(range, indices, values, x, out, |indices, values, x| dot_avx2(indices, values, x))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn dot_avx2(indices: &[u32], values: &[f32], x: &[f32]) -> f32 {
+        assert_eq!(indices.len(), values.len());
+        if x.is_empty() {
+            return 0.0;
+        }
+        let highest = _mm256_set1_epi32((x.len() - 1).min(i32::MAX as usize) as i32);
+        let mut sum = _mm256_setzero_ps();
+        for (indices, values) in indices.chunks(8).zip(values.chunks(8)) {
+            // SAFETY: the mask has a lane for every element of these slices, and others are not touched. A run is inside of
+            // `x`; a gathered index is at most its highest, and fits into 31 bits.
+            let (values, x) = unsafe {
+                let mask = _mm256_loadu_si256(MASKS.as_ptr().add(8 - indices.len()).cast());
+                let values = _mm256_maskload_ps(values.as_ptr(), mask);
+                let x = match run_of(indices, x) {
+                    Some(first) => _mm256_maskload_ps(x.as_ptr().add(first), mask),
+                    None => {
+                        let indices = _mm256_maskload_epi32(indices.as_ptr().cast(), mask);
+                        let inside = _mm256_cmpeq_epi32(indices, _mm256_min_epu32(indices, highest));
+                        let inside = _mm256_castsi256_ps(_mm256_and_si256(inside, mask));
+                        _mm256_mask_i32gather_ps::<4>(_mm256_setzero_ps(), x.as_ptr(), indices, inside)
+                    }
+                };
+                (values, x)
+            };
+            sum = _mm256_fmadd_ps(values, x, sum);
+        }
+        let four = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_levels_agree_on_runs_gaps_and_indices_that_are_not_there() {
+        let x: Vec<f32> = (0..200).map(|i| (i * i % 37) as f32 - 11.0).collect();
+        let lengths = [0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 40, 100];
+        for (step, outside) in [(1, 0), (2, 0), (1, 3), (7, 1)] {
+            let (mut indices, mut values, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+            for (row, &length) in lengths.iter().enumerate() {
+                indices.extend((0..length).map(|i| (row as u32 + i * step) % 200));
+                values.extend((0..length).map(|i| i as f32 * 0.5 - 3.0));
+                ends.push(indices.len() as u32);
+            }
+            let last = indices.len();
+            indices[last - outside..].fill(u32::MAX - 5);
+            let range = Range { entry: 0, ends: &ends[..lengths.len() - 1], end: last };
+            let results: Vec<_> = Level::all()
+                .map(|level| {
+                    let mut out = vec![f32::NAN; range.ends.len()];
+                    let carry = rows_times_vector(level, &range, &indices, &values, &x, &mut out);
+                    out.push(carry);
+                    out
+                })
+                .collect();
+            assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "step {step}: {results:?}");
+        }
+    }
+}
