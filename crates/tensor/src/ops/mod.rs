@@ -47,6 +47,7 @@ families! {
     Reduce in reduce,
     Softmax in softmax,
     Matmul in matmul,
+    Fft in fft,
 }
 
 impl Family {

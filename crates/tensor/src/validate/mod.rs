@@ -12,7 +12,7 @@ mod sample;
 
 use millrace_core::{Device, DeviceKind};
 
-use crate::{DType, Error, Result, Tensor, Tensors};
+use crate::{Complex32, DType, Error, Result, Tensor, Tensors};
 use reference::Expected;
 use sample::{Random, Samples};
 
@@ -131,6 +131,8 @@ fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
         DType::F32 => tensor.to_vec::<f32>()?.into_iter().map(f64::from).collect(),
         DType::I32 => tensor.to_vec::<i32>()?.into_iter().map(f64::from).collect(),
         DType::Bool => tensor.to_vec::<bool>()?.into_iter().map(|x| f64::from(u8::from(x))).collect(),
+        // Both parts, one behind the other, as a reference has them.
+        DType::Complex => tensor.to_vec::<Complex32>()?.into_iter().flat_map(|x| [x.re, x.im].map(f64::from)).collect(),
     })
 }
 
