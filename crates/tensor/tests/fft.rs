@@ -181,6 +181,41 @@ fn long_transforms_find_the_frequencies_that_were_put_in() {
     }
 }
 
+#[test]
+fn long_lines_agree_with_the_same_numbers_along_two_axes() {
+    // A transform of n = a b is one along each axis of a matrix with a turn between them; the sum is too long here.
+    let tensors = Tensors::on(&devices()[0]).unwrap();
+    for (a, b) in [(256, 256), (256, 300), (512, 520)] {
+        let n = a * b;
+        let x = complex_noise(n, 3);
+        let columns = tensors.from_slice(&x, &[a, b]).unwrap().fft(0, Norm::Backward).unwrap();
+        let turned: Vec<Complex32> = wide(&columns.to_vec::<Complex32>().unwrap())
+            .into_iter()
+            .enumerate()
+            .map(|(at, (re, im))| {
+                let (s, c) = (-2.0 * PI * ((at / b) * (at % b)) as f64 / n as f64).sin_cos();
+                Complex32::new((re * c - im * s) as f32, (re * s + im * c) as f32)
+            })
+            .collect();
+        let rows = tensors.from_slice(&turned, &[a, b]).unwrap().fft(1, Norm::Backward).unwrap().t().unwrap();
+        let want = values(&rows);
+        let line = tensors.from_slice(&x, &[n]).unwrap();
+        close("a long fft", n, &values(&line.fft(0, Norm::Backward).unwrap()), &want);
+        // Apart, backwards, several of them, and in place as the second axis of two.
+        let apart = tensors.from_slice(&x, &[n, 1]).unwrap().expand(&[n, 2]).unwrap().contiguous().unwrap();
+        let y = apart.fft(0, Norm::Ortho).unwrap();
+        let back = y.ifft(0, Norm::Ortho).unwrap();
+        close("a long ifft", n, &values(&back.slice(1, 1..).unwrap()), &wide(&x));
+        let both = apart.fftn(&[0, 1], Norm::Backward).unwrap().slice(1, ..1).unwrap();
+        let twice: Vec<C> = want.iter().map(|x| (2.0 * x.0, 2.0 * x.1)).collect();
+        close("a long fft of sums", n, &values(&both), &twice);
+        let flipped = line.flip(0).unwrap().fft(0, Norm::Backward).unwrap();
+        let reversed: Vec<_> = x.iter().rev().copied().collect();
+        let straight = tensors.from_slice(&reversed, &[n]).unwrap().fft(0, Norm::Backward).unwrap();
+        assert_eq!(flipped.to_vec::<Complex32>().unwrap(), straight.to_vec::<Complex32>().unwrap());
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -338,5 +373,115 @@ fn what_cannot_be_transformed_is_said() {
         let empty = tensors.from_slice::<f32>(&[], &[0, 6]).unwrap();
         assert_eq!(empty.rfft(1, Norm::Backward).unwrap().shape(), [0, 4]);
         assert!(matches!(c.add(&c), Err(Error::DType { .. })));
+    }
+}
+
+/// Launches and writes that a call takes.
+fn commands(tensors: &Tensors, call: impl FnOnce() -> Tensor) -> (u64, u64) {
+    tensors.synchronize().unwrap();
+    let before = tensors.device().counts();
+    let _result = call();
+    tensors.synchronize().unwrap();
+    let counts = tensors.device().counts() - before;
+    (counts.launches, counts.writes)
+}
+
+#[test]
+fn a_gpu_makes_one_pass_for_every_radix_and_uploads_tables_once() {
+    // A device of its own: nobody else's commands are counted.
+    let Ok(gpu) = millrace::runtime().open("gpu") else { return };
+    let tensors = Tensors::on(&gpu).unwrap();
+    let fft = |n: usize| {
+        let x = tensors.full(&[2, n], Complex32::ONE).unwrap();
+        let first = commands(&tensors, || x.fft(-1, Norm::Backward).unwrap());
+        let second = commands(&tensors, || x.ifft(-1, Norm::Backward).unwrap());
+        assert_eq!((first.1, second.1), (1, 0), "tables of length {n} are uploaded once, for both directions");
+        assert_eq!(first.0, second.0);
+        first.0
+    };
+    // What fits into a group's memory, what two radices make, what three make.
+    assert_eq!([64, 360, 1024].map(fft), [1, 1, 1]);
+    assert_eq!([2048, 6000, 65_536].map(fft), [2, 2, 2]);
+    assert_eq!(fft(1 << 17), 3);
+    // There and back again over 2n - 1 or a little more.
+    assert_eq!([11, 509, 1009].map(fft), [2, 2, 4]);
+    // Real numbers in pairs, and one launch more to tell them apart; on the way back that is part of reading.
+    let r = tensors.ones(&[3, 2048]).unwrap();
+    assert_eq!(commands(&tensors, || r.rfft(-1, Norm::Backward).unwrap()), (2, 1));
+    let y = r.rfft(-1, Norm::Backward).unwrap();
+    assert_eq!(commands(&tensors, || y.irfft(-1, 2048, Norm::Backward).unwrap()), (1, 0));
+    // One transform for every axis, without copies between them.
+    let x = tensors.full(&[32, 16, 64], Complex32::ONE).unwrap();
+    assert_eq!(commands(&tensors, || x.fftn(&[0, 1, 2], Norm::Backward).unwrap()).0, 3);
+    assert_eq!(commands(&tensors, || x.t().unwrap().fft(0, Norm::Backward).unwrap()).0, 1);
+}
+
+#[test]
+fn the_cpu_takes_one_launch_for_every_axis() {
+    let tensors = &Tensors::on(&millrace::runtime().open("cpu").unwrap()).unwrap();
+    let x = tensors.full(&[8, 9, 11], Complex32::ONE).unwrap();
+    assert_eq!(commands(tensors, || x.fftn(&[0, 1, 2], Norm::Backward).unwrap()), (3, 0));
+    assert_eq!(commands(tensors, || x.real().unwrap().rfft2(Norm::Backward).unwrap()), (2, 0));
+}
+
+#[test]
+fn complex_tensors_are_made_viewed_copied_and_padded() {
+    for tensors in places() {
+        let x = complex_noise(24, 9);
+        let t = tensors.from_vec(x.clone(), &[2, 3, 4]).unwrap();
+        assert_eq!((t.dtype(), t.to_vec::<Complex32>().unwrap()), (DType::Complex, x.clone()));
+        let turned = t.permute(&[2, 0, 1]).unwrap().flip(1).unwrap().slice(0, 1..3).unwrap();
+        let at = |i: usize, j: usize, k: usize| x[(1 - j) * 12 + k * 4 + i + 1];
+        let want: Vec<_> = (0..12).map(|n| at(n / 6, n / 3 % 2, n % 3)).collect();
+        assert_eq!(turned.to_vec::<Complex32>().unwrap(), want);
+        assert_eq!(turned.reshape(&[12]).unwrap().to_vec::<Complex32>().unwrap(), want);
+        let row = t.slice(0, ..1).unwrap().slice(1, ..1).unwrap().reshape(&[1, 4]).unwrap();
+        let repeated = row.expand(&[3, 4]).unwrap().contiguous().unwrap();
+        assert_eq!(repeated.to_vec::<Complex32>().unwrap(), [&x[..4]; 3].concat());
+        let around = Complex32::new(5.0, -6.0);
+        let padded = row.pad(&[(0, 0), (1, 2)], around).unwrap().to_vec::<Complex32>().unwrap();
+        assert_eq!(padded, [&[around][..], &x[..4], &[around; 2]].concat());
+        assert_eq!(tensors.full(&[3], around).unwrap().to_vec::<Complex32>().unwrap(), [around; 3]);
+        assert_eq!(tensors.scalar(around).unwrap().item::<Complex32>().unwrap(), around);
+        // A large transposition has a path of its own.
+        let big = complex_noise(200 * 130, 4);
+        let t = tensors.from_slice(&big, &[200, 130]).unwrap().t().unwrap().contiguous().unwrap();
+        let want: Vec<_> = (0..26_000).map(|n| big[n % 200 * 130 + n / 200]).collect();
+        assert_eq!(t.to_vec::<Complex32>().unwrap(), want);
+        let imag: Vec<f32> = x.iter().map(|x| x.im).collect();
+        assert_eq!(tensors.from_slice(&x, &[24]).unwrap().imag().unwrap().to_vec::<f32>().unwrap(), imag);
+    }
+}
+
+#[test]
+fn what_complex_numbers_do_not_do_is_an_error() {
+    for tensors in places() {
+        let c = tensors.full(&[2, 2], Complex32::I).unwrap();
+        let yes = tensors.full(&[2, 2], true).unwrap();
+        let refused = [
+            c.add(&c),
+            c.eq(&c),
+            c.neg(),
+            c.exp(),
+            c.sum(&[0]),
+            c.mean(&[0]),
+            c.prod(&[0]),
+            c.max(&[0]),
+            c.argmax(0),
+            c.softmax(0),
+            c.matmul(&c),
+            c.cast(DType::F32),
+            tensors.ones(&[2]).unwrap().cast(DType::Complex),
+            yes.select(&c, &c),
+            tensors.arange(Complex32::ZERO, Complex32::ONE, 3),
+            c.view_as_complex(),
+            tensors.ones(&[3]).unwrap().view_as_complex(),
+            tensors.ones(&[3]).unwrap().real(),
+        ];
+        for (number, got) in refused.into_iter().enumerate() {
+            let error = got.unwrap_err();
+            assert!(matches!(error, Error::DType { .. } | Error::Axis { .. }), "{number}: {error}");
+        }
+        assert!(matches!(c.to_vec::<f32>(), Err(Error::DTypes { .. })));
     }
 }

@@ -1,6 +1,7 @@
 //! The groups of `millrace bench tensor`: operations on the CPU device next to the libraries that do nothing else, and
 //! next to what the machine's memory allows.
 
+mod fourier;
 mod limits;
 mod products;
 mod targets;
@@ -61,6 +62,7 @@ fn groups(effort: &Effort) -> Vec<Group> {
             targets::bandwidth,
         ),
         group("small_op", vec![small_op(effort)], targets::small_op),
+        group("fft", fourier::sides(effort), targets::fft),
     ]
 }
 

@@ -2,11 +2,13 @@
 //!
 //! [`validate`] runs every operation on random, empty, single, non-contiguous, broadcast, special (NaN, infinities,
 //! extremes) and large inputs, and compares with a naive reference in `f64`. An error is relative to the result, or,
-//! where a result is a difference of larger terms (sums, matmul), to the sum of their magnitudes. Special results (NaN,
+//! where a result is a difference of larger terms (sums, matmul), to the sum of their magnitudes, and for transforms to the
+//! root of the sum of their squares, as errors add up there. Special results (NaN,
 //! infinities) have to be the same. Numbers below the smallest normal one count as zero: devices may flush them.
 //! Sine and cosine are checked up to an absolute value of 100; beyond 8192 only the CPU keeps all their digits.
 
 mod checks;
+mod fourier;
 mod reference;
 mod sample;
 

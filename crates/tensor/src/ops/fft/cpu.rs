@@ -11,19 +11,24 @@ use num_complex::Complex32;
 use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
 use rustfft::{Fft, FftDirection, FftPlanner};
 
-use super::{ACROSS, Kind, Lines, Step};
+use super::{
+    ACROSS, Kind, Lines, Step,
+    long::{self, Line, Long},
+};
 use crate::{Result, Tensors, cpu::worth_threads};
 
 /// Plans that are kept: those used last.
 const KEPT: usize = 64;
 /// Elements of scratch memory that are kept for the next launch.
 const SCRATCH: usize = 8 << 20;
-/// Neighbouring lines that are gathered together: two cache lines of complex numbers.
-const GATHERED: usize = 16;
+/// Elements that are gathered at a time: as much as the second cache holds, so that wide pieces of memory are read,
+pub(super) const GATHERED: usize = 32 * 1024;
+/// and neighbouring lines that are gathered together at least: a cache line of complex numbers.
+pub(super) const NEIGHBOURS: usize = 8;
 /// Elements of a thread's turn, if lines are short.
 const TURN: usize = 16 * 1024;
 /// What the rows of gathered lines are apart beyond their length, so that rows do not compete for places in the cache.
-const APART: usize = 8;
+pub(super) const APART: usize = 8;
 /// Nanoseconds per element and doubling of the length on one thread, roughly.
 const COST: f64 = 0.25;
 
@@ -45,17 +50,19 @@ struct Params {
 #[derive(Clone)]
 enum Plan {
     Complex(Arc<dyn Fft<f32>>),
+    Long(Arc<Long>),
     Real(Arc<dyn RealToComplex<f32>>),
     RealInverse(Arc<dyn ComplexToReal<f32>>),
 }
 
 impl Plan {
-    fn new(kind: Kind, n: usize) -> Self {
-        match kind {
-            Kind::Forward => Self::Complex(FftPlanner::new().plan_fft(n, FftDirection::Forward)),
-            Kind::Inverse => Self::Complex(FftPlanner::new().plan_fft(n, FftDirection::Inverse)),
-            Kind::Real => Self::Real(RealFftPlanner::new().plan_fft_forward(n)),
-            Kind::RealInverse => Self::RealInverse(RealFftPlanner::new().plan_fft_inverse(n)),
+    fn new(kind: Kind, n: usize, sides: Option<(usize, usize)>) -> Self {
+        let direction = if kind == Kind::Inverse { FftDirection::Inverse } else { FftDirection::Forward };
+        match (kind, sides) {
+            (Kind::Forward | Kind::Inverse, Some(sides)) => Self::Long(Arc::new(Long::new(sides, direction))),
+            (Kind::Forward | Kind::Inverse, None) => Self::Complex(FftPlanner::new().plan_fft(n, direction)),
+            (Kind::Real, _) => Self::Real(RealFftPlanner::new().plan_fft_forward(n)),
+            (Kind::RealInverse, _) => Self::RealInverse(RealFftPlanner::new().plan_fft_inverse(n)),
         }
     }
 
@@ -65,39 +72,43 @@ impl Plan {
             Self::Complex(plan) => {
                 plan.get_inplace_scratch_len().max(plan.get_outofplace_scratch_len()).max(plan.get_immutable_scratch_len())
             }
+            Self::Long(_) => 0,
             Self::Real(plan) => plan.get_scratch_len(),
             Self::RealInverse(plan) => plan.get_scratch_len(),
         }
     }
 }
 
+/// What a plan is for: its kind, its length, and the sides of the matrix that a long line is.
+type Key = (Kind, usize, Option<(usize, usize)>);
+
 /// What launches share: the plans that were made, the last used one last, and memory that is used again.
 #[derive(Default)]
-struct Kept {
-    plans: Mutex<(Vec<(Kind, usize, Plan)>, usize)>,
+pub(super) struct Kept {
+    plans: Mutex<(Vec<(Key, Plan)>, usize)>,
     scratch: Mutex<Vec<Vec<Complex32>>>,
 }
 
 impl Kept {
-    fn plan(&self, kind: Kind, n: usize) -> Plan {
+    fn plan(&self, key: Key) -> Plan {
         let mut guard = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let (plans, made) = &mut *guard;
-        if let Some(at) = plans.iter().rposition(|(k, len, _)| (*k, *len) == (kind, n)) {
+        if let Some(at) = plans.iter().rposition(|(known, _)| *known == key) {
             let last = plans.len() - 1;
             plans[at..=last].rotate_left(1);
-            return plans[last].2.clone();
+            return plans[last].1.clone();
         }
         if plans.len() == KEPT {
             plans.remove(0);
         }
         *made += 1;
-        let plan = Plan::new(kind, n);
-        plans.push((kind, n, plan.clone()));
+        let plan = Plan::new(key.0, key.1, key.2);
+        plans.push((key, plan.clone()));
         plan
     }
 
     /// Calls `work` with so many elements that nobody else has. What is in them is anybody's guess.
-    fn with_scratch(&self, elements: usize, work: impl FnOnce(&mut [Complex32])) {
+    pub(super) fn with_scratch(&self, elements: usize, work: impl FnOnce(&mut [Complex32])) {
         let spare = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut scratch = spare.unwrap_or_default();
         if scratch.len() < elements {
@@ -181,7 +192,7 @@ impl Host {
 }
 
 /// Memory that all threads read, or that they write to disjoint places of.
-struct Shared<T>(*mut T);
+pub(super) struct Shared<T>(pub(super) *mut T);
 
 // SAFETY: tasks write disjoint lines of memory that is borrowed for the launch.
 unsafe impl<T: Sync + Send> Sync for Shared<T> {}
@@ -203,8 +214,7 @@ impl Params {
         let width = if self.from_step == 1 && self.to_step == 1 {
             (TURN / longest).clamp(1, along)
         } else {
-            // Long lines are gathered one cache line of them at a time.
-            along.min(if longest > 8192 { GATHERED / 2 } else { GATHERED })
+            (GATHERED / longest).clamp(NEIGHBOURS, 512).min(along)
         };
         (width, self.count as usize / along * along.div_ceil(width))
     }
@@ -265,39 +275,49 @@ impl Params {
     }
 }
 
+/// Elements of a line that are moved before the next lines' are: a cache line of complex numbers.
+const TILE: usize = 8;
+
 /// Brings lines into rows that are `pitch` apart.
 ///
 /// # Safety
 /// All elements of all lines are inside the memory that `from` is of, and nobody writes them.
-unsafe fn gather<T: Copy>(from: *const T, line: isize, step: isize, lines: usize, n: usize, rows: &mut [T], pitch: usize) {
-    for start in (0..n).step_by(TILE) {
-        let end = n.min(start + TILE);
-        for (number, row) in rows.chunks_mut(pitch).take(lines).enumerate() {
-            let base = number as isize * line;
-            for (i, to) in (start..end).zip(&mut row[start..end]) {
-                // SAFETY: element `i` of line `number`, which the caller vouches for.
-                *to = unsafe { *from.offset(base + i as isize * step) };
-            }
-        }
-    }
+pub(super) unsafe fn gather<T: Copy>(from: *const T, line: isize, step: isize, lines: usize, n: usize, rows: &mut [T], pitch: usize) {
+    assert!(lines == 0 || (lines - 1) * pitch + n <= rows.len(), "rows have room for all lines");
+    let to = rows.as_mut_ptr();
+    // SAFETY: elements that the caller vouches for go to places that were just found to be inside.
+    let each = |l: usize, i: usize| unsafe { *to.add(l * pitch + i) = *from.offset(l as isize * line + i as isize * step) };
+    tiles(lines, n, step == 1, each);
 }
-
-/// Elements of every line that are moved before the next lines' are.
-const TILE: usize = 8;
 
 /// The other way round.
 ///
 /// # Safety
 /// All elements of all lines are inside the memory that `to` is of, and nobody else reads or writes them.
-unsafe fn scatter<T: Copy>(rows: &[T], pitch: usize, to: *mut T, line: isize, step: isize, lines: usize, n: usize) {
-    for start in (0..n).step_by(TILE) {
-        let end = n.min(start + TILE);
-        for (number, row) in rows.chunks(pitch).take(lines).enumerate() {
-            let base = number as isize * line;
-            for (i, from) in (start..end).zip(&row[start..end]) {
-                // SAFETY: element `i` of line `number`, which the caller vouches for.
-                unsafe { *to.offset(base + i as isize * step) = *from };
+pub(super) unsafe fn scatter<T: Copy>(rows: &[T], pitch: usize, to: *mut T, line: isize, step: isize, lines: usize, n: usize) {
+    assert!(lines == 0 || (lines - 1) * pitch + n <= rows.len(), "rows have all lines");
+    let from = rows.as_ptr();
+    // SAFETY: as above, the other way round.
+    let each = |l: usize, i: usize| unsafe { *to.offset(l as isize * line + i as isize * step) = *from.add(l * pitch + i) };
+    tiles(lines, n, step == 1, each);
+}
+
+/// Calls `each` for all elements of all lines, some elements of all lines at a time unless lines lie in order.
+#[inline(always)]
+fn tiles(lines: usize, n: usize, in_order: bool, each: impl Fn(usize, usize)) {
+    let whole = if in_order { 0 } else { n / TILE * TILE };
+    let mut start = 0;
+    while start < whole {
+        for line in 0..lines {
+            for i in 0..TILE {
+                each(line, start + i);
             }
+        }
+        start += TILE;
+    }
+    for line in 0..lines {
+        for i in whole..n {
+            each(line, i);
         }
     }
 }
@@ -305,9 +325,9 @@ unsafe fn scatter<T: Copy>(rows: &[T], pitch: usize, to: *mut T, line: isize, st
 fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
     let params = launch.params::<Params>();
     let n = params.n as usize;
-    let Plan::Complex(plan) = kept.plan(if params.inverse == 1 { Kind::Inverse } else { Kind::Forward }, n) else {
-        return;
-    };
+    let kind = if params.inverse == 1 { Kind::Inverse } else { Kind::Forward };
+    let sides = long::sides(n, params.count as usize, launch.threads().count());
+    let plan = kept.plan((kind, n, sides));
     let (from, to, lens) = if in_place {
         let all = launch.output::<Complex32>(0);
         let base = all.as_mut_ptr();
@@ -318,9 +338,26 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
     };
     params.check(n, lens[0], n, lens[1]);
     let (from, to) = (Shared(from.cast_mut()), Shared(to));
-    let (width, blocks) = params.blocks(n, n);
     let (from_step, to_step) = (params.from_step as isize, params.to_step as isize);
-    let needed = Plan::Complex(plan.clone()).scratch();
+    let needed = plan.scratch();
+    let plan = match plan {
+        Plan::Complex(plan) => plan,
+        Plan::Long(plan) => {
+            // One line after the other, each on all threads.
+            kept.with_scratch(n, |room| {
+                for number in 0..params.count as usize {
+                    let block = params.block(1, number);
+                    let (source, target) = (Line { at: block.from, step: from_step }, Line { at: block.to, step: to_step });
+                    // SAFETY: `check` has found every line inside its buffer; the input's are written by nobody else, and
+                    // lines of the output are written by this call alone.
+                    unsafe { plan.transform(launch.threads(), kept, (&from, source), (&to, target), room, params.scale) };
+                }
+            });
+            return;
+        }
+        Plan::Real(_) | Plan::RealInverse(_) => return,
+    };
+    let (width, blocks) = params.blocks(n, n);
     let pitch = n + APART;
     // Lines that are transformed from or to where they lie need no row.
     let rows = if from_step == 1 && to_step == 1 { 0 } else { width * pitch };
@@ -422,7 +459,7 @@ fn through_rows<A: Pod + Sync + Send, B: Pod + Sync + Send>(
 
 fn real(launch: &mut Launched<'_>, kept: &Kept) {
     let n = launch.params::<Params>().n as usize;
-    let plan = kept.plan(Kind::Real, n);
+    let plan = kept.plan((Kind::Real, n, None));
     let needed = plan.scratch();
     let Plan::Real(plan) = plan else { return };
     through_rows(launch, kept, [n, n / 2 + 1], needed, |row: &mut [f32], to: &mut [Complex32], scratch| {
@@ -433,7 +470,7 @@ fn real(launch: &mut Launched<'_>, kept: &Kept) {
 
 fn real_inverse(launch: &mut Launched<'_>, kept: &Kept) {
     let n = launch.params::<Params>().n as usize;
-    let plan = kept.plan(Kind::RealInverse, n);
+    let plan = kept.plan((Kind::RealInverse, n, None));
     let needed = plan.scratch();
     let Plan::RealInverse(plan) = plan else { return };
     through_rows(launch, kept, [n / 2 + 1, n], needed, |row: &mut [Complex32], to: &mut [f32], scratch| {
@@ -445,4 +482,56 @@ fn real_inverse(launch: &mut Launched<'_>, kept: &Kept) {
         let done = plan.process_with_scratch(row, to, scratch);
         assert!(done.is_ok(), "rows have the plan's length");
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Norm, Tensors};
+
+    #[test]
+    fn plans_are_made_once_and_the_least_used_ones_go() {
+        let tensors = Tensors::on(&millrace::runtime().open("cpu").unwrap()).unwrap();
+        let made = || tensors.fft().host.made();
+        let transform = |n: usize| {
+            let x = tensors.full(&[3, n], Complex32::ONE).unwrap();
+            x.fft(1, Norm::Backward).unwrap();
+            tensors.synchronize().unwrap();
+        };
+        transform(12);
+        transform(12);
+        assert_eq!(made(), 1);
+        let x = tensors.full(&[12, 12], Complex32::ONE).unwrap();
+        x.fftn(&[0, 1], Norm::Ortho).unwrap();
+        tensors.synchronize().unwrap();
+        assert_eq!(made(), 1, "in place and with another norm it is the same plan");
+        x.ifft(0, Norm::Backward).unwrap();
+        tensors.synchronize().unwrap();
+        assert_eq!(made(), 2, "the other direction is another plan");
+        (0..KEPT).for_each(|n| transform(n + 100));
+        let before = made();
+        transform(100 + KEPT - 1);
+        assert_eq!(made(), before);
+        transform(12);
+        assert_eq!(made(), before + 1, "it was forgotten meanwhile");
+    }
+
+    #[test]
+    fn strips_of_every_width_and_step_are_gathered_and_scattered() {
+        for (lines, n, line, step) in [(3, 20, 1, 3), (5, 8, 8, 1), (4, 17, -1, 4), (1, 5, 0, -2)] {
+            let memory: Vec<u32> = (0..200).collect();
+            let at = |l: usize, i: usize| (100 + l as isize * line + i as isize * step) as usize;
+            let pitch = n + 2;
+            let mut rows = vec![0; lines * pitch];
+            // SAFETY: every `at` is inside of `memory`, which the comparison below would notice too.
+            unsafe { gather(memory.as_ptr().add(100), line, step, lines, n, &mut rows, pitch) };
+            let mut back = vec![0u32; 200];
+            // SAFETY: as above.
+            unsafe { scatter(&rows, pitch, back.as_mut_ptr().add(100), line, step, lines, n) };
+            for (l, i) in (0..lines).flat_map(|l| (0..n).map(move |i| (l, i))) {
+                assert_eq!(rows[l * pitch + i] as usize, at(l, i));
+                assert_eq!(back[at(l, i)] as usize, at(l, i));
+            }
+        }
+    }
 }

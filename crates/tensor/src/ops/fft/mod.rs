@@ -7,6 +7,7 @@
 
 mod cpu;
 mod gpu;
+mod long;
 mod plan;
 
 use millrace_core::Buffer;

@@ -137,12 +137,6 @@ impl Plan {
         };
         Ok(Self { len, passes: radices(len).into_iter().map(pass).collect(), tables, chirp: places, half })
     }
-
-    /// Launches that a transform takes, without that which separates what was transformed in pairs.
-    #[cfg(test)]
-    pub(super) fn launches(&self) -> usize {
-        self.passes.len() * if self.chirp.is_some() { 2 } else { 1 }
-    }
 }
 
 /// Plans by length and whether they are for real numbers, the last used one last.
@@ -188,7 +182,7 @@ mod tests {
 
     #[test]
     fn factors_are_small_or_the_length_is_bluestein_s() {
-        assert_eq!(factors(1).unwrap(), []);
+        assert!(factors(1).unwrap().is_empty());
         assert_eq!(factors(840).unwrap(), [8, 7, 5, 3]);
         assert_eq!(factors(1024).unwrap(), [8, 8, 8, 2]);
         assert_eq!(factors(11), None);
