@@ -14,6 +14,7 @@ use rustfft::{Fft, FftDirection, FftPlanner};
 use super::{
     ACROSS, Kind, Lines, Step,
     long::{self, Line, Long},
+    strips::{gather, scatter},
 };
 use crate::{Result, Tensors, cpu::worth_threads};
 
@@ -275,53 +276,6 @@ impl Params {
     }
 }
 
-/// Elements of a line that are moved before the next lines' are: a cache line of complex numbers.
-const TILE: usize = 8;
-
-/// Brings lines into rows that are `pitch` apart.
-///
-/// # Safety
-/// All elements of all lines are inside the memory that `from` is of, and nobody writes them.
-pub(super) unsafe fn gather<T: Copy>(from: *const T, line: isize, step: isize, lines: usize, n: usize, rows: &mut [T], pitch: usize) {
-    assert!(lines == 0 || (lines - 1) * pitch + n <= rows.len(), "rows have room for all lines");
-    let to = rows.as_mut_ptr();
-    // SAFETY: elements that the caller vouches for go to places that were just found to be inside.
-    let each = |l: usize, i: usize| unsafe { *to.add(l * pitch + i) = *from.offset(l as isize * line + i as isize * step) };
-    tiles(lines, n, step == 1, each);
-}
-
-/// The other way round.
-///
-/// # Safety
-/// All elements of all lines are inside the memory that `to` is of, and nobody else reads or writes them.
-pub(super) unsafe fn scatter<T: Copy>(rows: &[T], pitch: usize, to: *mut T, line: isize, step: isize, lines: usize, n: usize) {
-    assert!(lines == 0 || (lines - 1) * pitch + n <= rows.len(), "rows have all lines");
-    let from = rows.as_ptr();
-    // SAFETY: as above, the other way round.
-    let each = |l: usize, i: usize| unsafe { *to.offset(l as isize * line + i as isize * step) = *from.add(l * pitch + i) };
-    tiles(lines, n, step == 1, each);
-}
-
-/// Calls `each` for all elements of all lines, some elements of all lines at a time unless lines lie in order.
-#[inline(always)]
-fn tiles(lines: usize, n: usize, in_order: bool, each: impl Fn(usize, usize)) {
-    let whole = if in_order { 0 } else { n / TILE * TILE };
-    let mut start = 0;
-    while start < whole {
-        for line in 0..lines {
-            for i in 0..TILE {
-                each(line, start + i);
-            }
-        }
-        start += TILE;
-    }
-    for line in 0..lines {
-        for i in whole..n {
-            each(line, i);
-        }
-    }
-}
-
 fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
     let params = launch.params::<Params>();
     let n = params.n as usize;
@@ -514,24 +468,5 @@ mod tests {
         assert_eq!(made(), before);
         transform(12);
         assert_eq!(made(), before + 1, "it was forgotten meanwhile");
-    }
-
-    #[test]
-    fn strips_of_every_width_and_step_are_gathered_and_scattered() {
-        for (lines, n, line, step) in [(3, 20, 1, 3), (5, 8, 8, 1), (4, 17, -1, 4), (1, 5, 0, -2)] {
-            let memory: Vec<u32> = (0..200).collect();
-            let at = |l: usize, i: usize| (100 + l as isize * line + i as isize * step) as usize;
-            let pitch = n + 2;
-            let mut rows = vec![0; lines * pitch];
-            // SAFETY: every `at` is inside of `memory`, which the comparison below would notice too.
-            unsafe { gather(memory.as_ptr().add(100), line, step, lines, n, &mut rows, pitch) };
-            let mut back = vec![0u32; 200];
-            // SAFETY: as above.
-            unsafe { scatter(&rows, pitch, back.as_mut_ptr().add(100), line, step, lines, n) };
-            for (l, i) in (0..lines).flat_map(|l| (0..n).map(move |i| (l, i))) {
-                assert_eq!(rows[l * pitch + i] as usize, at(l, i));
-                assert_eq!(back[at(l, i)] as usize, at(l, i));
-            }
-        }
     }
 }

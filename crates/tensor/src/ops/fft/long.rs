@@ -9,13 +9,14 @@ use millrace_core::Threads;
 use num_complex::Complex32;
 use rustfft::{Fft, FftDirection, FftPlanner};
 
-use super::cpu::{APART, GATHERED, Kept, NEIGHBOURS, Shared, gather, scatter};
+use super::{
+    cpu::{APART, GATHERED, Kept, NEIGHBOURS, Shared},
+    strips::{gather, scatter},
+};
 use crate::cpu::worth_threads;
 
 /// The shortest length that is worth it: shorter ones are in the cache anyway.
-const FROM: usize = 1 << 16;
-/// From here on it is worth it although every thread could have a line of its own.
-const ALWAYS: usize = 1 << 18;
+const FROM: usize = 1 << 18;
 /// The shorter side of the matrix is at least this long.
 const SIDE: usize = 32;
 /// Nanoseconds per element on one thread, roughly.
@@ -36,10 +37,10 @@ pub(super) struct Line {
     pub(super) step: isize,
 }
 
-/// The matrix that is most like a square: how many rows and columns. None if `n` has no such divisors, or if lines are
-/// short or enough for all threads.
+/// The matrix that is most like a square: how many rows and columns. None if `n` has no such divisors, if lines are short,
+/// or if there are enough of them for all threads: on one thread the library alone is faster.
 pub(super) fn sides(n: usize, lines: usize, threads: usize) -> Option<(usize, usize)> {
-    if n < FROM || (n < ALWAYS && lines >= threads) {
+    if n < FROM || lines >= threads {
         return None;
     }
     let rows = (SIDE..=n.isqrt()).rev().find(|&side| n.is_multiple_of(side))?;
@@ -136,12 +137,12 @@ mod tests {
 
     #[test]
     fn a_line_is_a_matrix_that_is_nearly_square_if_it_can_be() {
-        assert_eq!(sides(1 << 16, 1, 2), Some((256, 256)));
-        assert_eq!(sides(1 << 17, 1, 2), Some((256, 512)));
-        assert_eq!(sides(1 << 16, 2, 2), None, "every thread has a line");
-        assert_eq!(sides(1 << 18, 2, 2), Some((512, 512)));
-        assert_eq!(sides(1 << 15, 1, 2), None);
+        assert_eq!(sides(1 << 18, 1, 2), Some((512, 512)));
+        assert_eq!(sides(1 << 19, 1, 2), Some((512, 1024)));
+        assert_eq!(sides(1_000_000, 3, 4), Some((1000, 1000)));
+        assert_eq!(sides(1 << 18, 2, 2), None, "every thread has a line");
+        assert_eq!(sides(1 << 18, 1, 1), None, "there is one thread");
+        assert_eq!(sides(1 << 17, 1, 2), None, "short");
         assert_eq!(sides(31 * 100_003, 1, 2), None, "too narrow");
-        assert_eq!(sides(1_000_000, 1, 1), Some((1000, 1000)));
     }
 }

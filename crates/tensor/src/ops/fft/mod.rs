@@ -9,6 +9,7 @@ mod cpu;
 mod gpu;
 mod long;
 mod plan;
+mod strips;
 
 use millrace_core::Buffer;
 
