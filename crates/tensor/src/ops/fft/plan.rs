@@ -139,9 +139,12 @@ impl Plan {
     }
 }
 
-/// Plans by length and whether they are for real numbers, the last used one last.
+/// A plan's length, and whether it is for real numbers.
+type Key = (usize, bool);
+
+/// The plans that were made, the last used one last.
 #[derive(Default)]
-pub(super) struct Plans(Mutex<Vec<((usize, bool), Arc<Plan>)>>);
+pub(super) struct Plans(Mutex<Vec<(Key, Arc<Plan>)>>);
 
 impl Plans {
     pub(super) fn get(&self, tensors: &Tensors, kind: Kind, n: usize) -> Result<Arc<Plan>> {
