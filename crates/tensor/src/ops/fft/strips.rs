@@ -18,17 +18,25 @@ pub(super) unsafe fn gather<T: Copy>(
 ) {
     assert!(lines == 0 || (lines - 1) * pitch + n <= rows.len(), "rows have room for all lines");
     let to = rows.as_mut_ptr();
+    if step == 1 {
+        for l in 0..lines {
+            // SAFETY: a line that the caller vouches for goes to a row that was just found to be inside; rows are borrowed
+            // mutably, so they overlap with nothing.
+            unsafe { std::ptr::copy_nonoverlapping(from.offset(l as isize * line), to.add(l * pitch), n) };
+        }
+        return;
+    }
     // SAFETY: elements that the caller vouches for go to places that were just found to be inside.
     let each = |l: usize, i: usize| unsafe { *to.add(l * pitch + i) = *from.offset(l as isize * line + i as isize * step) };
     #[cfg(target_arch = "x86_64")]
-    if line == 1 && step != 1 && avx::fits::<T>() {
+    if line == 1 && avx::fits::<T>() {
         let (tiled, whole) = (lines / TILE * TILE, n / TILE * TILE);
         // SAFETY: as above, for elements of eight bytes, whole tiles of them; and the processor can.
         unsafe { avx::from_columns(from.cast(), step, to.cast(), pitch as isize, tiled, whole) };
         (0..tiled).for_each(|l| (whole..n).for_each(|i| each(l, i)));
         return (tiled..lines).for_each(|l| (0..n).for_each(|i| each(l, i)));
     }
-    tiles(lines, n, step == 1, each);
+    tiles(lines, n, each);
 }
 
 /// The other way round.
@@ -49,20 +57,20 @@ pub(super) unsafe fn scatter<T: Copy>(
     // SAFETY: as above, the other way round.
     let each = |l: usize, i: usize| unsafe { *to.offset(l as isize * line + i as isize * step) = *from.add(l * pitch + i) };
     #[cfg(target_arch = "x86_64")]
-    if line == 1 && step != 1 && avx::fits::<T>() {
+    if line == 1 && avx::fits::<T>() {
         let (tiled, whole) = (lines / TILE * TILE, n / TILE * TILE);
         // SAFETY: as above.
         unsafe { avx::to_columns(from.cast(), pitch as isize, to.cast(), step, tiled, whole) };
         (0..tiled).for_each(|l| (whole..n).for_each(|i| each(l, i)));
         return (tiled..lines).for_each(|l| (0..n).for_each(|i| each(l, i)));
     }
-    tiles(lines, n, step == 1, each);
+    tiles(lines, n, each);
 }
 
-/// Calls `each` for all elements of all lines, some elements of all lines at a time unless lines lie in order.
+/// Calls `each` for all elements of all lines, some elements of all lines at a time.
 #[inline(always)]
-fn tiles(lines: usize, n: usize, in_order: bool, each: impl Fn(usize, usize)) {
-    let whole = if in_order { 0 } else { n / TILE * TILE };
+fn tiles(lines: usize, n: usize, each: impl Fn(usize, usize)) {
+    let whole = n / TILE * TILE;
     let mut start = 0;
     while start < whole {
         for line in 0..lines {
