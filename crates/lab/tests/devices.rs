@@ -86,7 +86,8 @@ fn the_groups_of_the_gpu_yield_rows_with_targets() {
 #[test]
 fn the_groups_of_tensors_yield_rows_with_targets() {
     let report = tensor::run_groups(&smoke(), &|_| true, &mut |_| ());
-    all_rows_have_numbers(&report, &["gemm", "faer", "matrixmultiply", "sprs", "copy", "read"]);
+    let libraries = ["gemm", "faer", "matrixmultiply", "sprs", "rustfft", "copy", "read"];
+    all_rows_have_numbers(&report, &libraries);
     for group in tensor::group_names() {
         let ours = report.rows.iter().filter(|row| row.group == group && row.is_ours());
         assert!(ours.clone().count() > 0, "{group}");

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use bytemuck::Pod;
+use num_complex::Complex32;
 
-/// What a tensor's elements are. Every element takes four bytes.
+/// What a tensor's elements are. An element takes four bytes, a complex one eight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DType {
@@ -14,6 +15,9 @@ pub enum DType {
     I32,
     /// True or false, stored as one or zero in 32 bits.
     Bool,
+    /// Two `f32`: the real and the imaginary part. Made and read, viewed, copied, padded and transformed; arithmetic is
+    /// that of its parts, see [`Tensor::real`](crate::Tensor::real).
+    Complex,
 }
 
 impl DType {
@@ -23,6 +27,7 @@ impl DType {
             Self::F32 => "f32",
             Self::I32 => "i32",
             Self::Bool => "bool",
+            Self::Complex => "complex",
         }
     }
 
@@ -32,7 +37,14 @@ impl DType {
             Self::F32 => "f32",
             Self::I32 => "i32",
             Self::Bool => "u32",
+            Self::Complex => "vec2<f32>",
         }
+    }
+
+    /// Bytes of an element.
+    #[inline]
+    pub fn size(self) -> usize {
+        if self == Self::Complex { 8 } else { 4 }
     }
 }
 
@@ -47,9 +59,10 @@ mod sealed {
     impl Sealed for f32 {}
     impl Sealed for i32 {}
     impl Sealed for bool {}
+    impl Sealed for num_complex::Complex32 {}
 }
 
-/// A Rust type that is an element type of tensors: `f32`, `i32` or `bool`.
+/// A Rust type that is an element type of tensors: `f32`, `i32`, `bool` or `Complex32`.
 pub trait Element: Copy + PartialEq + fmt::Debug + Send + Sync + sealed::Sealed + 'static {
     /// Its element type.
     const DTYPE: DType;
@@ -59,9 +72,11 @@ pub trait Element: Copy + PartialEq + fmt::Debug + Send + Sync + sealed::Sealed 
     fn to_word(self) -> Self::Word;
     /// From what is stored.
     fn from_word(word: Self::Word) -> Self;
-    /// Its 32 bits as they are stored.
-    fn to_bits(self) -> u32 {
-        bytemuck::cast_slice(&[self.to_word()])[0]
+    /// Its bits as they are stored, those of the first four bytes lowest.
+    fn to_bits(self) -> u64 {
+        let words = [self.to_word()];
+        let halves = bytemuck::cast_slice::<_, u32>(&words);
+        halves.iter().rev().fold(0, |bits, &half| bits << 32 | u64::from(half))
     }
 }
 
@@ -85,4 +100,5 @@ elements! {
     f32, F32, f32, std::convert::identity, std::convert::identity;
     i32, I32, i32, std::convert::identity, std::convert::identity;
     bool, Bool, u32, u32::from, |word: u32| word != 0;
+    Complex32, Complex, Complex32, std::convert::identity, std::convert::identity;
 }

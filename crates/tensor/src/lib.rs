@@ -6,8 +6,8 @@
 //!
 //! This room knows operations and no hardware: a family of operations is a folder of [`ops`](self) with its shapes and
 //! checks, its code for the CPU and its WGSL. It validates everything that a user can get wrong; what it hands to
-//! `millrace-core` is checked there once more. Its `unsafe` code is the vector code of [`cpu`](self) and the call of the
-//! matrix multiplication.
+//! `millrace-core` is checked there once more. Its `unsafe` code is the vector code of [`cpu`](self), the call of the
+//! matrix multiplication, and the lines of Fourier transforms that threads share.
 //!
 //! ```
 //! use millrace::tensor::Tensors;
@@ -19,6 +19,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod complex;
 mod cpu;
 mod dtype;
 mod error;
@@ -33,7 +34,8 @@ pub mod validate;
 pub use dtype::{DType, Element};
 pub use error::{Error, Result};
 pub use layout::{MAX_RANK, Shape};
-pub use ops::binary::Operand;
+pub use num_complex::Complex32;
+pub use ops::{binary::Operand, fft::Norm};
 pub use sparse::matrix::SparseMatrix;
 pub use tensor::Tensor;
 pub use tensors::Tensors;

@@ -128,8 +128,9 @@ impl Tensor {
             self.tensors.synchronize()?;
             return Ok(Vec::new());
         };
-        let start = packed.layout.offset * 4;
-        let view = self.tensors.stream().run(buffer.read(start..start + packed.elements() * 4));
+        let size = self.dtype.size();
+        let start = packed.layout.offset * size;
+        let view = self.tensors.stream().run(buffer.read(start..start + packed.elements() * size));
         // An operation that failed left an error there, and nothing worth reading here.
         self.tensors.synchronize()?;
         Ok(view?.to::<T::Word>().iter().map(|&word| T::from_word(word)).collect())

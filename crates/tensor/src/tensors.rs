@@ -13,7 +13,7 @@ use crate::{
     Element, Error, Result, Tensor,
     dtype::DType,
     layout::{Layout, Shape},
-    ops::{self, Family, create},
+    ops::{self, Family, create, fft},
 };
 
 /// A place for tensors: a device, a stream on it, and the kernels that were used so far. Clones are handles of the same
@@ -36,13 +36,21 @@ struct Inner {
     stream: Stream,
     /// By family and number: found without looking anything up.
     kernels: [Box<[OnceLock<Kernel>]>; Family::COUNT],
+    fft: fft::Plans,
 }
 
 impl Tensors {
     /// A place on a device, with a stream of its own.
     pub fn on(device: &Device) -> Result<Self> {
         let kernels = Family::ALL.map(|family| (0..family.kernels()).map(|_| OnceLock::new()).collect());
-        Ok(Self { inner: Arc::new(Inner { device: device.clone(), stream: device.stream()?, kernels }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                device: device.clone(),
+                stream: device.stream()?,
+                kernels,
+                fft: fft::Plans::default(),
+            }),
+        })
     }
 
     /// The device.
@@ -60,7 +68,7 @@ impl Tensors {
         Ok(self.inner.stream.synchronize()?)
     }
 
-    /// A tensor of these elements: `f32`, `i32` or `bool`. They are copied.
+    /// A tensor of these elements: `f32`, `i32`, `bool` or [`Complex32`](crate::Complex32). They are copied.
     ///
     /// ```
     /// # let tensors = millrace::tensor::Tensors::on(&millrace::runtime().open("cpu")?)?;
@@ -95,7 +103,7 @@ impl Tensors {
             _ if n == 0 => None,
             DeviceKind::Cpu => Some(self.device().adopt(bytes)?),
             _ => {
-                let buffer = self.device().allocate(n * 4)?;
+                let buffer = self.device().allocate(n * T::DTYPE.size())?;
                 self.enqueue(buffer.write(0, bytes))?;
                 Some(buffer)
             }
@@ -165,7 +173,7 @@ impl Tensors {
     pub(crate) fn output(&self, dtype: DType, shape: Shape) -> Result<Tensor> {
         let buffer = match shape.elements() {
             0 => None,
-            n => Some(self.inner.device.allocate(n * 4)?),
+            n => Some(self.inner.device.allocate(n * dtype.size())?),
         };
         Ok(Tensor::new(self.clone(), buffer, Layout::contiguous(shape), dtype))
     }
@@ -181,6 +189,11 @@ impl Tensors {
                 Ok(place.get_or_init(|| kernel))
             }
         }
+    }
+
+    /// What is kept for Fourier transforms.
+    pub(crate) fn fft(&self) -> &fft::Plans {
+        &self.inner.fft
     }
 
     /// Hands a command to the stream. What goes wrong with it comes up when somebody waits.

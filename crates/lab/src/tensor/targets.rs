@@ -63,5 +63,15 @@ pub(super) fn sparse_product(rows: &mut [Row]) {
     });
 }
 
+/// What the library alone takes, and a twentieth more.
+pub(super) fn fft(rows: &mut [Row]) {
+    judge(rows, |rows, row, median| {
+        let mut conditions = Conditions::default();
+        let alone = value_of(rows, &format!("rustfft/{}", row.case()));
+        conditions.at_most("p50", median, alone.map(|us| us / 0.95), "rustfft alone / 0.95");
+        conditions
+    });
+}
+
 /// Small products have no target here: these libraries write into a result that is there already.
 pub(super) fn none(_: &mut [Row]) {}

@@ -48,6 +48,7 @@ families! {
     Softmax in softmax,
     Matmul in matmul,
     Sparse in sparse,
+    Fft in fft,
 }
 
 impl Family {

@@ -2,18 +2,20 @@
 //!
 //! [`validate`] runs every operation on random, empty, single, non-contiguous, broadcast, special (NaN, infinities,
 //! extremes) and large inputs, and compares with a naive reference in `f64`. An error is relative to the result, or,
-//! where a result is a difference of larger terms (sums, matmul), to the sum of their magnitudes. Special results (NaN,
+//! where a result is a difference of larger terms (sums, matmul), to the sum of their magnitudes, and for transforms to the
+//! root of the sum of their squares, as errors add up there. Special results (NaN,
 //! infinities) have to be the same. Numbers below the smallest normal one count as zero: devices may flush them.
 //! Sine and cosine are checked up to an absolute value of 100; beyond 8192 only the CPU keeps all their digits.
 
 mod checks;
+mod fourier;
 mod reference;
 mod sample;
 mod sparse;
 
 use millrace_core::{Device, DeviceKind};
 
-use crate::{DType, Error, Result, Tensor, Tensors};
+use crate::{Complex32, DType, Error, Result, Tensor, Tensors};
 use reference::Expected;
 use sample::{Random, Samples};
 
@@ -132,6 +134,8 @@ fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
         DType::F32 => tensor.to_vec::<f32>()?.into_iter().map(f64::from).collect(),
         DType::I32 => tensor.to_vec::<i32>()?.into_iter().map(f64::from).collect(),
         DType::Bool => tensor.to_vec::<bool>()?.into_iter().map(|x| f64::from(u8::from(x))).collect(),
+        // Both parts, one behind the other, as a reference has them.
+        DType::Complex => tensor.to_vec::<Complex32>()?.into_iter().flat_map(|x| [x.re, x.im].map(f64::from)).collect(),
     })
 }
 

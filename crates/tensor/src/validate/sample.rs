@@ -75,7 +75,7 @@ pub(crate) struct Domain {
 impl Samples<'_> {
     fn numbers(&mut self, n: usize, dtype: DType, domain: Domain, special: bool) -> Vec<f64> {
         let one = |random: &mut Random| match dtype {
-            DType::F32 => f64::from(random.number(domain.range) as f32),
+            DType::F32 | DType::Complex => f64::from(random.number(domain.range) as f32),
             DType::I32 => random.number((-1e3, 1e3)).round(),
             DType::Bool => (random.bits() & 1) as f64,
         };
@@ -84,7 +84,7 @@ impl Samples<'_> {
             let mut list = match dtype {
                 DType::F32 => vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 3.0],
                 DType::I32 => vec![f64::from(i32::MAX), f64::from(i32::MIN), 0.0, -1.0, 1.0, 46341.0],
-                DType::Bool => vec![],
+                DType::Bool | DType::Complex => vec![],
             };
             if dtype == DType::F32 && domain.huge {
                 list.extend([3e38, -3e38, 1e20, -1e-20, 1.2e-38, 100.5].map(|x| f64::from(x as f32)));
@@ -100,10 +100,16 @@ impl Samples<'_> {
         all
     }
 
+    /// The array of a complex sample has the two parts along an axis more.
     fn base(&mut self, shape: &[usize], dtype: DType, domain: Domain, special: bool) -> Result<Sample> {
+        if dtype == DType::Complex {
+            let mut parts = self.base(&[shape, &[2]].concat(), DType::F32, domain, special)?;
+            parts.tensor = parts.tensor.view_as_complex()?;
+            return Ok(parts);
+        }
         let data = self.numbers(shape.iter().product(), dtype, domain, special);
         let tensor = match dtype {
-            DType::F32 => self.tensors.from_vec(data.iter().map(|&x| x as f32).collect(), shape)?,
+            DType::F32 | DType::Complex => self.tensors.from_vec(data.iter().map(|&x| x as f32).collect(), shape)?,
             DType::I32 => self.tensors.from_vec(data.iter().map(|&x| x as i32).collect(), shape)?,
             DType::Bool => self.tensors.from_slice(&data.iter().map(|&x| x != 0.0).collect::<Vec<_>>(), shape)?,
         };

@@ -62,7 +62,7 @@ macro_rules! numbers {
         impl From<$number> for Operand<'_> {
             #[inline]
             fn from(number: $number) -> Self {
-                Self(Kind::Number(<$number>::DTYPE, number.to_bits()))
+                Self(Kind::Number(<$number>::DTYPE, number.to_bits() as u32))
             }
         }
     )+};
@@ -85,7 +85,7 @@ fn binary(
     takes: &'static str,
     entries: [Option<Binary>; 3],
 ) -> Result<Tensor> {
-    let Some(entry) = entries[a.dtype() as usize] else {
+    let Some(entry) = entries.get(a.dtype() as usize).copied().flatten() else {
         return Err(Error::DType { op, given: a.dtype(), takes });
     };
     match b.0 {
@@ -171,9 +171,9 @@ methods! {
     /// ```
     rem, "f32 or i32", Some(Binary::Rem), Some(Binary::RemI32), None;
     /// Where both are equal. NaN is equal to nothing.
-    eq, "any type", Some(Binary::Eq), Some(Binary::EqI32), Some(Binary::EqBool);
+    eq, "f32, i32 or bool", Some(Binary::Eq), Some(Binary::EqI32), Some(Binary::EqBool);
     /// Where both differ.
-    ne, "any type", Some(Binary::Ne), Some(Binary::NeI32), Some(Binary::NeBool);
+    ne, "f32, i32 or bool", Some(Binary::Ne), Some(Binary::NeI32), Some(Binary::NeBool);
     /// Where the first is smaller.
     lt, "f32 or i32", Some(Binary::Lt), Some(Binary::LtI32), None;
     /// Where the first is smaller or equal.

@@ -7,8 +7,8 @@ struct Params {
 }
 var<immediate> params: Params;
 
-@group(0) @binding(0) var<storage, read> x: array<u32>;
-@group(0) @binding(1) var<storage, read_write> out: array<u32>;
+@group(0) @binding(0) var<storage, read> x: array<{WORD}>;
+@group(0) @binding(1) var<storage, read_write> out: array<{WORD}>;
 
 @compute @workgroup_size(64)
 fn main(

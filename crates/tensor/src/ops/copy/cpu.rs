@@ -1,3 +1,4 @@
+use bytemuck::Pod;
 use millrace_core::CpuKernel;
 
 use super::{CopyParams, PadParams};
@@ -11,10 +12,10 @@ use crate::cpu::{
 /// and written once.
 const TILE: [usize; 2] = [64, 16];
 
-pub(crate) fn copy() -> CpuKernel {
+pub(crate) fn copy<T: Pod + Send + Sync>() -> CpuKernel {
     CpuKernel::whole(|launch| {
         let params = launch.params::<CopyParams>();
-        let (x, out) = (launch.input::<u32>(0), &mut launch.output::<u32>(1)[..params.n as usize]);
+        let (x, out) = (launch.input::<T>(0), &mut launch.output::<T>(1)[..params.n as usize]);
         let rank = params.rank as usize;
         let (shape, strides) = (&params.shape[..rank], &params.strides[..rank]);
         let parallel = worth_threads(launch.threads(), out.len() as f64 * 0.6);
@@ -53,9 +54,9 @@ fn place(shape: &[u32], strides: &[i32], offset: usize, mut n: usize) -> usize {
 }
 
 /// Rows of `out`, at most a tile of them, are columns of `x`, whose rows are `stride` apart.
-fn transpose(x: &[u32], stride: usize, out: &mut [u32], columns: usize) {
+fn transpose<T: Pod>(x: &[T], stride: usize, out: &mut [T], columns: usize) {
     let rows = out.len() / columns;
-    let mut tile = [[0; TILE[0]]; TILE[1]];
+    let mut tile = [[T::zeroed(); TILE[0]]; TILE[1]];
     for start in (0..columns).step_by(TILE[1]) {
         let width = TILE[1].min(columns - start);
         for (column, line) in tile[..width].iter_mut().enumerate() {
@@ -68,11 +69,11 @@ fn transpose(x: &[u32], stride: usize, out: &mut [u32], columns: usize) {
     }
 }
 
-pub(crate) fn pad() -> CpuKernel {
-    CpuKernel::whole(|launch| {
+pub(crate) fn pad<T: Pod + Send + Sync>(value: fn([u32; 2]) -> T) -> CpuKernel {
+    CpuKernel::whole(move |launch| {
         let params = launch.params::<PadParams>();
-        let (x, out) = (launch.input::<u32>(0), &mut launch.output::<u32>(1)[..params.n as usize]);
-        let last = params.rank as usize - 1;
+        let (x, out) = (launch.input::<T>(0), &mut launch.output::<T>(1)[..params.n as usize]);
+        let (around, last) = (value(params.value), params.rank as usize - 1);
         let (columns, before, inside) =
             (params.shape[last] as usize, params.before[last] as usize, params.inside[last] as usize);
         let stride = params.strides[last] as isize;
@@ -81,11 +82,11 @@ pub(crate) fn pad() -> CpuKernel {
         pieces(launch.threads(), parallel, out, rows_per_piece * columns, |piece, out| {
             for (row, out) in out.chunks_exact_mut(columns).enumerate() {
                 let Some(place) = row_place(&params, last, piece * rows_per_piece + row) else {
-                    out.fill(params.value);
+                    out.fill(around);
                     continue;
                 };
-                out[..before].fill(params.value);
-                out[before + inside..].fill(params.value);
+                out[..before].fill(around);
+                out[before + inside..].fill(around);
                 for (i, out) in out[before..before + inside].iter_mut().enumerate() {
                     *out = x[(place + i as isize * stride) as usize];
                 }

@@ -7,7 +7,7 @@ use millrace_core::KernelSpec;
 
 use super::{Family, create, grid, kernel, wgsl};
 use crate::{
-    Error, Result, Tensor,
+    DType, Error, Result, Tensor,
     layout::{MAX_RANK, Shape, WALKED, merge},
 };
 
@@ -28,7 +28,7 @@ pub(crate) struct PadParams {
     rank: u32,
     offset: u32,
     /// What is around, as bits.
-    value: u32,
+    value: [u32; 2],
     /// Lengths of the output's axes,
     shape: [u32; WALKED],
     /// how much of each is before the input,
@@ -40,16 +40,30 @@ pub(crate) struct PadParams {
 
 const COPY: usize = 0;
 const PAD: usize = 1;
-pub(crate) const KERNELS: usize = 2;
+/// Each once for elements of four bytes, and once for those of eight.
+pub(crate) const KERNELS: usize = 4;
 
 pub(crate) fn spec(number: usize) -> KernelSpec {
-    if number == COPY {
-        let source = wgsl(include_str!("copy.wgsl"), &[]);
-        kernel::<CopyParams>("copy".to_owned(), &["x"]).cpu(cpu::copy()).wgsl(source)
+    let complex = number >= 2;
+    let (of, word, value) = match complex {
+        false => ("", "u32", "params.value[0]"),
+        true => ("_complex", "vec2<u32>", "vec2<u32>(params.value[0], params.value[1])"),
+    };
+    let names = [("{WORD}", word), ("{VALUE}", value)];
+    if number % 2 == COPY {
+        let code = if complex { cpu::copy::<[u32; 2]>() } else { cpu::copy::<u32>() };
+        let source = wgsl(include_str!("copy.wgsl"), &names);
+        kernel::<CopyParams>(format!("copy{of}"), &["x"]).cpu(code).wgsl(source)
     } else {
-        let source = wgsl(include_str!("pad.wgsl"), &[]);
-        kernel::<PadParams>("pad".to_owned(), &["x"]).cpu(cpu::pad()).wgsl(source)
+        let code = if complex { cpu::pad::<[u32; 2]>(|value| value) } else { cpu::pad::<u32>(|[value, _]| value) };
+        let source = wgsl(include_str!("pad.wgsl"), &names);
+        kernel::<PadParams>(format!("pad{of}"), &["x"]).cpu(code).wgsl(source)
     }
+}
+
+/// The kernel for a tensor's element type.
+fn number(kernel: usize, x: &Tensor) -> usize {
+    kernel + 2 * usize::from(x.dtype() == DType::Complex)
 }
 
 /// The elements in order without gaps, in a buffer of their own.
@@ -66,13 +80,13 @@ pub(crate) fn copy(x: &Tensor) -> Result<Tensor> {
         shape: dims.map(|dim| dim as u32),
         strides: strides.map(|stride| stride as i32),
     };
-    let launch = x.tensors().kernel(Family::Copy, COPY)?.launch().bind(source).bind(target);
+    let launch = x.tensors().kernel(Family::Copy, number(COPY, x))?.launch().bind(source).bind(target);
     x.tensors().enqueue(launch.params(&params).grid(grid(n)))?;
     Ok(out)
 }
 
 /// See [`Tensor::pad`].
-pub(crate) fn pad(x: &Tensor, around: &[(usize, usize)], value: u32) -> Result<Tensor> {
+pub(crate) fn pad(x: &Tensor, around: &[(usize, usize)], value: u64) -> Result<Tensor> {
     let (op, from) = ("pad", x.shaped());
     if around.len() != from.len() {
         return Err(Error::Rank { op, rank: around.len(), limit: from.len() });
@@ -94,7 +108,7 @@ pub(crate) fn pad(x: &Tensor, around: &[(usize, usize)], value: u32) -> Result<T
     };
     let out = x.tensors().output(x.dtype(), shape)?;
     if let Some(target) = out.buffer() {
-        let launch = x.tensors().kernel(Family::Copy, PAD)?.launch().bind(source).bind(target);
+        let launch = x.tensors().kernel(Family::Copy, number(PAD, x))?.launch().bind(source).bind(target);
         x.tensors().enqueue(launch.params(&params).grid(grid(shape.elements())))?;
     }
     Ok(out)
@@ -102,10 +116,11 @@ pub(crate) fn pad(x: &Tensor, around: &[(usize, usize)], value: u32) -> Result<T
 
 impl PadParams {
     /// Merges axes with nothing around them into the axis before, where the input allows. None if too many are left.
-    fn new(x: &Tensor, around: &[(usize, usize)], shape: &Shape, value: u32) -> Option<Self> {
+    fn new(x: &Tensor, around: &[(usize, usize)], shape: &Shape, value: u64) -> Option<Self> {
         let layout = x.layout();
         let mut params = Self::zeroed();
-        (params.n, params.offset, params.value) = (shape.elements() as u32, layout.offset as u32, value);
+        (params.n, params.offset) = (shape.elements() as u32, layout.offset as u32);
+        params.value = [value as u32, (value >> 32) as u32];
         let mut rank = 0;
         for (axis, &(before, behind)) in around.iter().enumerate() {
             let (inside, stride) = (layout.shape[axis], layout.strides[axis] as i32);

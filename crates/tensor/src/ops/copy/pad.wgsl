@@ -2,7 +2,7 @@ struct Params {
     n: u32,
     rank: u32,
     offset: u32,
-    value: u32,
+    value: array<u32, 2>,
     shape: array<u32, 6>,
     before: array<u32, 6>,
     inside: array<u32, 6>,
@@ -10,8 +10,8 @@ struct Params {
 }
 var<immediate> params: Params;
 
-@group(0) @binding(0) var<storage, read> x: array<u32>;
-@group(0) @binding(1) var<storage, read_write> out: array<u32>;
+@group(0) @binding(0) var<storage, read> x: array<{WORD}>;
+@group(0) @binding(1) var<storage, read_write> out: array<{WORD}>;
 
 @compute @workgroup_size(64)
 fn main(
@@ -32,7 +32,7 @@ fn main(
         place += i32(at) * params.strides[axis - 1u];
         rest /= dim;
     }
-    var value = params.value;
+    var value = {VALUE};
     if (is_inside) { value = x[place]; }
     out[i] = value;
 }

@@ -1,3 +1,4 @@
+use bytemuck::Pod;
 use millrace_core::CpuKernel;
 
 use super::Params;
@@ -11,10 +12,10 @@ pub(crate) fn pcg(v: u32) -> u32 {
 }
 
 /// Fills the output with what `element` says for every number.
-pub(crate) fn kernel(element: impl Fn(&Params, u32) -> u32 + Send + Sync + 'static) -> CpuKernel {
+pub(crate) fn kernel<T: Pod + Send>(element: impl Fn(&Params, u32) -> T + Send + Sync + 'static) -> CpuKernel {
     CpuKernel::whole(move |launch| {
         let params = launch.params::<Params>();
-        let out = &mut launch.output::<u32>(0)[..params.n as usize];
+        let out = &mut launch.output::<T>(0)[..params.n as usize];
         let parallel = worth_threads(launch.threads(), out.len() as f64 * 0.5);
         pieces(launch.threads(), parallel, out, PIECE, |piece, out| {
             let start = (piece * PIECE) as u32;

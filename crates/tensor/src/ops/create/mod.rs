@@ -30,9 +30,10 @@ enum Create {
     ArangeF32,
     ArangeI32,
     Rand,
+    FullComplex,
 }
 
-const TABLE: [Entry; 4] = [
+const TABLE: [Entry; 5] = [
     Entry { name: "full", stored: "u32", expression: "params.a", cpu: || cpu::kernel(|params, _| params.a) },
     Entry {
         name: "arange_f32",
@@ -51,6 +52,12 @@ const TABLE: [Entry; 4] = [
         stored: "f32",
         expression: "f32(pcg(pcg(i ^ params.a) ^ params.b) >> 8u) * 5.9604645e-8",
         cpu: || cpu::kernel(|params, i| ((cpu::pcg(cpu::pcg(i ^ params.a) ^ params.b) >> 8) as f32 * 2f32.powi(-24)).to_bits()),
+    },
+    Entry {
+        name: "full_complex",
+        stored: "vec2<u32>",
+        expression: "vec2<u32>(params.a, params.b)",
+        cpu: || cpu::kernel(|params, _| [params.a, params.b]),
     },
 ];
 
@@ -73,17 +80,18 @@ fn create(tensors: &Tensors, how: Create, shape: Shape, dtype: DType, a: u32, b:
     Ok(out)
 }
 
-pub(crate) fn full(tensors: &Tensors, shape: Shape, dtype: DType, bits: u32) -> Result<Tensor> {
-    create(tensors, Create::Full, shape, dtype, bits, 0)
+pub(crate) fn full(tensors: &Tensors, shape: Shape, dtype: DType, bits: u64) -> Result<Tensor> {
+    let how = if dtype == DType::Complex { Create::FullComplex } else { Create::Full };
+    create(tensors, how, shape, dtype, bits as u32, (bits >> 32) as u32)
 }
 
-pub(crate) fn arange(tensors: &Tensors, dtype: DType, start: u32, step: u32, shape: Shape) -> Result<Tensor> {
+pub(crate) fn arange(tensors: &Tensors, dtype: DType, start: u64, step: u64, shape: Shape) -> Result<Tensor> {
     let how = match dtype {
         DType::F32 => Create::ArangeF32,
         DType::I32 => Create::ArangeI32,
-        DType::Bool => return Err(Error::DType { op: "arange", given: dtype, takes: "f32 or i32" }),
+        DType::Bool | DType::Complex => return Err(Error::DType { op: "arange", given: dtype, takes: "f32 or i32" }),
     };
-    create(tensors, how, shape, dtype, start, step)
+    create(tensors, how, shape, dtype, start as u32, step as u32)
 }
 
 pub(crate) fn rand(tensors: &Tensors, shape: Shape, seed: u64) -> Result<Tensor> {

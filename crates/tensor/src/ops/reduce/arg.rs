@@ -47,6 +47,7 @@ fn arg(x: &Tensor, op: &'static str, entry: usize, axes: u32, keepdims: bool) ->
         DType::F32 => entry,
         DType::I32 => entry + 1,
         DType::Bool => return arg(&x.clone().reinterpret(DType::I32), op, entry, axes, keepdims),
+        given @ DType::Complex => return Err(Error::DType { op, given, takes: super::NUMBERS }),
     };
     let (tensors, shape) = (x.tensors(), left(&x.shaped(), axes, keepdims));
     let Some(source) = x.buffer() else {

@@ -21,6 +21,8 @@ const CHUNK: usize = 256;
 const LONGEST: usize = 8192;
 /// What one thread still does in one go if there are enough outputs to keep a GPU busy.
 const WHOLE: usize = 1024;
+/// What reductions take.
+const NUMBERS: &str = "f32, i32 or bool";
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -168,7 +170,7 @@ fn reduce(
     let Some(mut source) = x.buffer().cloned() else {
         let Entry { name: op, dtype, .. } = VALUES[entry as usize];
         return match identity {
-            Some(bits) => create::full(tensors, shape, dtype, bits),
+            Some(bits) => create::full(tensors, shape, dtype, bits.into()),
             None if shape.elements() == 0 => tensors.output(dtype, shape),
             None => Err(Error::Empty { op, shape: x.shaped().into() }),
         };
@@ -209,10 +211,14 @@ impl Tensor {
             DType::F32 => reduce(self, Value::Sum, axes, keepdims, Some(0), None),
             DType::I32 => reduce(self, Value::SumI32, axes, keepdims, Some(0), None),
             DType::Bool => self.cast(DType::I32)?.sum_bits(axes, keepdims),
+            given @ DType::Complex => Err(Error::DType { op: "sum", given, takes: NUMBERS }),
         }
     }
 
     fn mean_bits(&self, axes: u32, keepdims: bool) -> Result<Self> {
+        if self.dtype() == DType::Complex {
+            return Err(Error::DType { op: "mean", given: DType::Complex, takes: NUMBERS });
+        }
         let x = self.cast(DType::F32)?;
         let n = left(&x.shaped(), !axes, false).elements();
         let nothing = Some(f32::NAN.to_bits());
@@ -224,6 +230,7 @@ impl Tensor {
             DType::F32 => reduce(self, Value::Prod, axes, keepdims, Some(1f32.to_bits()), None),
             DType::I32 => reduce(self, Value::ProdI32, axes, keepdims, Some(1), None),
             DType::Bool => self.cast(DType::I32)?.prod_bits(axes, keepdims),
+            given @ DType::Complex => Err(Error::DType { op: "prod", given, takes: NUMBERS }),
         }
     }
 
@@ -244,6 +251,7 @@ impl Tensor {
                 let bits = self.clone().reinterpret(DType::I32);
                 Ok(bits.extreme(axes, keepdims, f32, i32)?.reinterpret(DType::Bool))
             }
+            given @ DType::Complex => Err(Error::DType { op: "max and min", given, takes: NUMBERS }),
         }
     }
 }

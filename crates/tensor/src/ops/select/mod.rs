@@ -34,6 +34,9 @@ impl Tensor {
         if yes.dtype() != no.dtype() {
             return Err(Error::DTypes { op, left: yes.dtype(), right: no.dtype() });
         }
+        if yes.dtype() == DType::Complex {
+            return Err(Error::DType { op, given: DType::Complex, takes: "f32, i32 or bool" });
+        }
         together(op, self, yes)?;
         together(op, self, no)?;
         let shape = Shape::broadcast(op, &yes.shaped(), &no.shaped())?;

@@ -35,7 +35,7 @@ pub(crate) fn spec(number: usize) -> KernelSpec {
 /// Runs the entry for the tensor's element type.
 #[inline]
 fn unary(x: &Tensor, op: &'static str, takes: &'static str, entries: [Option<Unary>; 3]) -> Result<Tensor> {
-    let Some(entry) = entries[x.dtype() as usize] else {
+    let Some(entry) = entries.get(x.dtype() as usize).copied().flatten() else {
         return Err(Error::DType { op, given: x.dtype(), takes });
     };
     let out = x.tensors().output(TABLE[entry as usize].to, x.shaped())?;
@@ -126,7 +126,10 @@ impl Tensor {
             DType::F32 => [None, Some(Unary::I32ToF32), Some(Unary::BoolToF32)],
             DType::I32 => [Some(Unary::F32ToI32), None, Some(Unary::BoolToI32)],
             DType::Bool => [Some(Unary::F32ToBool), Some(Unary::I32ToBool), None],
+            DType::Complex => {
+                return Err(Error::DType { op: "cast to complex", given: self.dtype(), takes: "the parts, as `complex`" });
+            }
         };
-        unary(self, "cast", "another type", entries)
+        unary(self, "cast", "f32, i32 or bool", entries)
     }
 }

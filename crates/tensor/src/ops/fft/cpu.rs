@@ -1,0 +1,472 @@
+//! Lines on the CPU: `rustfft` and `realfft` transform them, some at a time on every thread.
+//!
+//! Lines along the last axis are transformed from where they lie to where they go. Lines along other axes are gathered
+//! first, a cache line of neighbours at a time, so that every line of memory is read and written once.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use bytemuck::{Pod, Zeroable};
+use millrace_core::{Access, CpuKernel, Kernel, KernelSpec, Launched};
+use num_complex::Complex32;
+use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
+use rustfft::{Fft, FftDirection, FftPlanner};
+
+use super::{
+    ACROSS, Kind, Lines, Step,
+    long::{self, Line, Long},
+    strips::{gather, scatter},
+};
+use crate::{Result, Tensors, cpu::worth_threads};
+
+/// Plans that are kept: those used last.
+const KEPT: usize = 64;
+/// Elements of scratch memory that are kept for the next launch.
+const SCRATCH: usize = 8 << 20;
+/// Elements that are gathered at a time: as much as the second cache holds, so that wide pieces of memory are read,
+pub(super) const GATHERED: usize = 32 * 1024;
+/// and neighbouring lines that are gathered together at least: a cache line of complex numbers.
+pub(super) const NEIGHBOURS: usize = 8;
+/// Elements of a thread's turn, if lines are short.
+const TURN: usize = 16 * 1024;
+/// What the rows of gathered lines are apart beyond their length, so that rows do not compete for places in the cache.
+pub(super) const APART: usize = 8;
+/// Nanoseconds per element and doubling of the length on one thread, roughly.
+const COST: f64 = 0.25;
+
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Params {
+    n: u32,
+    scale: f32,
+    inverse: u32,
+    count: u32,
+    from: u32,
+    from_step: i32,
+    to_step: i32,
+    shape: [u32; ACROSS],
+    from_strides: [i32; ACROSS],
+    to_strides: [i32; ACROSS],
+}
+
+#[derive(Clone)]
+enum Plan {
+    Complex(Arc<dyn Fft<f32>>),
+    Long(Arc<Long>),
+    Real(Arc<dyn RealToComplex<f32>>),
+    RealInverse(Arc<dyn ComplexToReal<f32>>),
+}
+
+impl Plan {
+    fn new(kind: Kind, n: usize, sides: Option<(usize, usize)>) -> Self {
+        let direction = if kind == Kind::Inverse { FftDirection::Inverse } else { FftDirection::Forward };
+        match (kind, sides) {
+            (Kind::Forward | Kind::Inverse, Some(sides)) => Self::Long(Arc::new(Long::new(sides, direction))),
+            (Kind::Forward | Kind::Inverse, None) => Self::Complex(FftPlanner::new().plan_fft(n, direction)),
+            (Kind::Real, _) => Self::Real(RealFftPlanner::new().plan_fft_forward(n)),
+            (Kind::RealInverse, _) => Self::RealInverse(RealFftPlanner::new().plan_fft_inverse(n)),
+        }
+    }
+
+    /// Elements that a transform needs besides its input and output.
+    fn scratch(&self) -> usize {
+        match self {
+            Self::Complex(plan) => {
+                plan.get_inplace_scratch_len().max(plan.get_outofplace_scratch_len()).max(plan.get_immutable_scratch_len())
+            }
+            Self::Long(_) => 0,
+            Self::Real(plan) => plan.get_scratch_len(),
+            Self::RealInverse(plan) => plan.get_scratch_len(),
+        }
+    }
+}
+
+/// What a plan is for: its kind, its length, and the sides of the matrix that a long line is.
+type Key = (Kind, usize, Option<(usize, usize)>);
+
+/// What launches share: the plans that were made, the last used one last, and memory that is used again.
+#[derive(Default)]
+pub(super) struct Kept {
+    plans: Mutex<(Vec<(Key, Plan)>, usize)>,
+    scratch: Mutex<Vec<Vec<Complex32>>>,
+}
+
+impl Kept {
+    fn plan(&self, key: Key) -> Plan {
+        let mut guard = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let (plans, made) = &mut *guard;
+        if let Some(at) = plans.iter().rposition(|(known, _)| *known == key) {
+            let last = plans.len() - 1;
+            plans[at..=last].rotate_left(1);
+            return plans[last].1.clone();
+        }
+        if plans.len() == KEPT {
+            plans.remove(0);
+        }
+        *made += 1;
+        let plan = Plan::new(key.0, key.1, key.2);
+        plans.push((key, plan.clone()));
+        plan
+    }
+
+    /// Calls `work` with so many elements that nobody else has. What is in them is anybody's guess.
+    pub(super) fn with_scratch(&self, elements: usize, work: impl FnOnce(&mut [Complex32])) {
+        let spare = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut scratch = spare.unwrap_or_default();
+        if scratch.len() < elements {
+            scratch.resize(elements, Complex32::ZERO);
+        }
+        work(&mut scratch[..elements]);
+        if scratch.len() <= SCRATCH {
+            self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        }
+    }
+}
+
+/// The kernels for the CPU and their plans.
+#[derive(Default)]
+pub(crate) struct Host {
+    kept: Arc<Kept>,
+    kernels: [OnceLock<Kernel>; 4],
+}
+
+const COMPLEX: usize = 0;
+const IN_PLACE: usize = 1;
+const REAL: usize = 2;
+const REAL_INVERSE: usize = 3;
+
+impl Host {
+    /// How many plans were made so far.
+    #[cfg(test)]
+    pub(super) fn made(&self) -> usize {
+        self.kept.plans.lock().unwrap().1
+    }
+
+    fn spec(&self, number: usize) -> KernelSpec {
+        let kept = self.kept.clone();
+        let (name, spec): (_, fn(KernelSpec) -> KernelSpec) = match number {
+            COMPLEX => ("fft", |s| s.binding::<f32>("x", Access::Read).binding::<f32>("out", Access::Overwrite)),
+            IN_PLACE => ("fft_in_place", |s| s.binding::<f32>("x", Access::ReadWrite)),
+            REAL => ("rfft", |s| s.binding::<f32>("x", Access::Read).binding::<f32>("out", Access::Overwrite)),
+            _ => ("irfft", |s| s.binding::<f32>("x", Access::Read).binding::<f32>("out", Access::Overwrite)),
+        };
+        let code = CpuKernel::whole(move |launch| match number {
+            COMPLEX => complex(launch, &kept, false),
+            IN_PLACE => complex(launch, &kept, true),
+            REAL => real(launch, &kept),
+            _ => real_inverse(launch, &kept),
+        });
+        spec(KernelSpec::new(name).params::<Params>()).cpu(code)
+    }
+
+    pub(super) fn launch(&self, tensors: &Tensors, step: &Step<'_>) -> Result<()> {
+        let in_place = step.from.same_as(step.to);
+        let number = match step.kind {
+            Kind::Forward | Kind::Inverse if in_place => IN_PLACE,
+            Kind::Forward | Kind::Inverse => COMPLEX,
+            Kind::Real => REAL,
+            Kind::RealInverse => REAL_INVERSE,
+        };
+        let kernel = match self.kernels[number].get() {
+            Some(kernel) => kernel,
+            None => {
+                let kernel = tensors.device().kernel(&self.spec(number))?;
+                self.kernels[number].get_or_init(|| kernel)
+            }
+        };
+        let Lines { count, shape, from_strides, to_strides, from, from_step, to_step } = step.lines;
+        let params = Params {
+            n: step.n as u32,
+            scale: step.scale,
+            inverse: u32::from(step.kind == Kind::Inverse),
+            count: count as u32,
+            from,
+            from_step,
+            to_step,
+            shape,
+            from_strides,
+            to_strides,
+        };
+        let launch = kernel.launch().bind(step.from);
+        let launch = if in_place { launch } else { launch.bind(step.to) };
+        tensors.enqueue(launch.params(&params).grid(1))
+    }
+}
+
+/// Memory that all threads read, or that they write to disjoint places of.
+pub(super) struct Shared<T>(pub(super) *mut T);
+
+// SAFETY: tasks write disjoint lines of memory that is borrowed for the launch.
+unsafe impl<T: Sync + Send> Sync for Shared<T> {}
+
+/// Lines that are neighbours: where they begin, and what is between them.
+struct Block {
+    lines: usize,
+    from: isize,
+    from_line: isize,
+    to: isize,
+    to_line: isize,
+}
+
+impl Params {
+    /// Lines per block, and blocks.
+    fn blocks(&self, from_n: usize, to_n: usize) -> (usize, usize) {
+        let along = self.shape[ACROSS - 1] as usize;
+        let longest = from_n.max(to_n);
+        let width = if self.from_step == 1 && self.to_step == 1 {
+            (TURN / longest).clamp(1, along)
+        } else {
+            (GATHERED / longest).clamp(NEIGHBOURS, 512).min(along)
+        };
+        (width, self.count as usize / along * along.div_ceil(width))
+    }
+
+    fn block(&self, width: usize, number: usize) -> Block {
+        let along = self.shape[ACROSS - 1] as usize;
+        let per_row = along.div_ceil(width);
+        let (mut outer, first) = (number / per_row, number % per_row * width);
+        let (from_line, to_line) = (self.from_strides[ACROSS - 1] as isize, self.to_strides[ACROSS - 1] as isize);
+        let mut block = Block {
+            lines: width.min(along - first),
+            from: self.from as isize + first as isize * from_line,
+            from_line,
+            to: first as isize * to_line,
+            to_line,
+        };
+        for axis in (0..ACROSS - 1).rev() {
+            let dim = self.shape[axis] as usize;
+            let at = (outer % dim) as isize;
+            block.from += at * self.from_strides[axis] as isize;
+            block.to += at * self.to_strides[axis] as isize;
+            outer /= dim;
+        }
+        block
+    }
+
+    /// Panics unless every line is inside: strides were made for these buffers, so none should be outside.
+    fn check(&self, from_n: usize, from_len: usize, to_n: usize, to_len: usize) {
+        let inside = |start: u32, n: usize, step: i32, strides: &[i32; ACROSS], len: usize| {
+            let (mut low, mut high) = (start as isize, start as isize);
+            let axes = self.shape.iter().zip(strides).map(|(&dim, &stride)| (dim as usize, stride));
+            for (dim, stride) in axes.chain([(n, step)]) {
+                let reach = (dim as isize - 1) * stride as isize;
+                (low, high) = (low + reach.min(0), high + reach.max(0));
+            }
+            low >= 0 && (high as usize) < len
+        };
+        assert!(inside(self.from, from_n, self.from_step, &self.from_strides, from_len), "input lines are in the buffer");
+        assert!(inside(0, to_n, self.to_step, &self.to_strides, to_len), "output lines are in the buffer");
+    }
+
+    /// Calls `each` for every block, on several threads if that is worth it.
+    fn for_each(&self, launch: &Launched<'_>, width: usize, blocks: usize, each: impl Fn(&Block) + Sync) {
+        let n = f64::from(self.n);
+        let work = f64::from(self.count) * n * (n.log2() + 2.0) * COST;
+        let task = |number: u64| each(&self.block(width, number as usize));
+        if worth_threads(launch.threads(), work) {
+            launch.threads().for_each(blocks as u64, &task);
+        } else {
+            (0..blocks as u64).for_each(task);
+        }
+    }
+
+    fn scale(&self, row: &mut [f32]) {
+        if self.scale != 1.0 {
+            row.iter_mut().for_each(|x| *x *= self.scale);
+        }
+    }
+}
+
+fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
+    let params = launch.params::<Params>();
+    let n = params.n as usize;
+    let kind = if params.inverse == 1 { Kind::Inverse } else { Kind::Forward };
+    let sides = long::sides(n, params.count as usize, launch.threads().count());
+    let plan = kept.plan((kind, n, sides));
+    let (from, to, lens) = if in_place {
+        let all = launch.output::<Complex32>(0);
+        let base = all.as_mut_ptr();
+        (base.cast_const(), base, [all.len(); 2])
+    } else {
+        let (x, out) = (launch.input::<Complex32>(0), launch.output::<Complex32>(1));
+        (x.as_ptr(), out.as_mut_ptr(), [x.len(), out.len()])
+    };
+    params.check(n, lens[0], n, lens[1]);
+    let (from, to) = (Shared(from.cast_mut()), Shared(to));
+    let (from_step, to_step) = (params.from_step as isize, params.to_step as isize);
+    let needed = plan.scratch();
+    let plan = match plan {
+        Plan::Complex(plan) => plan,
+        Plan::Long(plan) => {
+            // One line after the other, each on all threads.
+            kept.with_scratch(n, |room| {
+                for number in 0..params.count as usize {
+                    let block = params.block(1, number);
+                    let (source, target) = (Line { at: block.from, step: from_step }, Line { at: block.to, step: to_step });
+                    // SAFETY: `check` has found every line inside its buffer; the input's are written by nobody else, and
+                    // lines of the output are written by this call alone.
+                    unsafe { plan.transform(launch.threads(), kept, (&from, source), (&to, target), room, params.scale) };
+                }
+            });
+            return;
+        }
+        Plan::Real(_) | Plan::RealInverse(_) => return,
+    };
+    let (width, blocks) = params.blocks(n, n);
+    let pitch = n + APART;
+    // Lines that are transformed from or to where they lie need no row.
+    let rows = if from_step == 1 && to_step == 1 { 0 } else { width * pitch };
+    params.for_each(launch, width, blocks, |block| {
+        let (from, to) = (&from, &to); // all of it, not the pointers alone
+        kept.with_scratch(rows + needed, |scratch| {
+            let (rows, scratch) = scratch.split_at_mut(rows);
+            // SAFETY: `check` has found every line inside its buffer. A line of the input that is read in place is
+            // written by nobody, and an output line is this task's alone.
+            let line_of = |line: usize| unsafe {
+                let start = from.0.offset(block.from + line as isize * block.from_line);
+                std::slice::from_raw_parts(start.cast_const(), n)
+            };
+            // SAFETY: as above.
+            let line_to = |line: usize| unsafe {
+                std::slice::from_raw_parts_mut(to.0.offset(block.to + line as isize * block.to_line), n)
+            };
+            if from_step != 1 {
+                // SAFETY: as above.
+                unsafe {
+                    let start = from.0.offset(block.from).cast_const();
+                    gather(start, block.from_line, from_step, block.lines, n, rows, pitch);
+                }
+            }
+            for line in 0..block.lines {
+                let mut row = rows.get_mut(line * pitch..line * pitch + n);
+                match (&mut row, from_step == 1, to_step == 1) {
+                    (_, true, true) if in_place => plan.process_with_scratch(line_to(line), scratch),
+                    (_, true, true) => plan.process_immutable_with_scratch(line_of(line), line_to(line), scratch),
+                    (Some(row), true, false) => plan.process_immutable_with_scratch(line_of(line), row, scratch),
+                    (Some(row), false, true) => plan.process_outofplace_with_scratch(row, line_to(line), scratch),
+                    (Some(row), false, false) => plan.process_with_scratch(row, scratch),
+                    (None, ..) => {}
+                }
+                let done = if to_step == 1 { Some(line_to(line)) } else { row };
+                params.scale(bytemuck::cast_slice_mut(done.unwrap_or_default()));
+            }
+            if to_step != 1 {
+                // SAFETY: as above.
+                unsafe {
+                    scatter(rows, pitch, to.0.offset(block.to), block.to_line, to_step, block.lines, n);
+                }
+            }
+        });
+    });
+}
+
+/// The same for transforms that destroy their input, which is therefore always copied into rows.
+fn through_rows<A: Pod + Sync + Send, B: Pod + Sync + Send>(
+    launch: &mut Launched<'_>,
+    kept: &Kept,
+    lengths: [usize; 2],
+    needed: usize,
+    transform: impl Fn(&mut [A], &mut [B], &mut [Complex32]) + Sync,
+) {
+    let params = launch.params::<Params>();
+    let (x, out) = (launch.input::<A>(0), launch.output::<B>(1));
+    let [from_n, to_n] = lengths;
+    params.check(from_n, x.len(), to_n, out.len());
+    let (from, to) = (Shared(x.as_ptr().cast_mut()), Shared(out.as_mut_ptr()));
+    let (from_step, to_step) = (params.from_step as isize, params.to_step as isize);
+    let (width, blocks) = params.blocks(from_n, to_n);
+    // Rows of either kind, in complex numbers.
+    let (from_pitch, to_pitch) = (from_n + APART, to_n + APART);
+    let per = |size: usize, elements: usize| (elements * size).div_ceil(size_of::<Complex32>());
+    let (from_rows, to_rows) = (per(size_of::<A>(), width * from_pitch), per(size_of::<B>(), width * to_pitch));
+    params.for_each(launch, width, blocks, |block| {
+        let (from, to) = (&from, &to); // all of it, not the pointers alone
+        kept.with_scratch(from_rows + to_rows + needed, |scratch| {
+            let (from_rows, scratch) = scratch.split_at_mut(from_rows);
+            let (to_rows, scratch) = scratch.split_at_mut(to_rows);
+            let from_rows = bytemuck::cast_slice_mut::<_, A>(from_rows);
+            let to_rows = bytemuck::cast_slice_mut::<_, B>(to_rows);
+            // SAFETY: `check` has found every line inside its buffer; input lines are only read.
+            unsafe {
+                let start = from.0.offset(block.from).cast_const();
+                gather(start, block.from_line, from_step, block.lines, from_n, from_rows, from_pitch);
+            }
+            for line in 0..block.lines {
+                let row = &mut from_rows[line * from_pitch..][..from_n];
+                let to_row = if to_step == 1 {
+                    // SAFETY: as above, and an output line is this task's alone.
+                    unsafe { std::slice::from_raw_parts_mut(to.0.offset(block.to + line as isize * block.to_line), to_n) }
+                } else {
+                    &mut to_rows[line * to_pitch..][..to_n]
+                };
+                transform(row, to_row, scratch);
+                params.scale(bytemuck::cast_slice_mut(to_row));
+            }
+            if to_step != 1 {
+                // SAFETY: as above.
+                unsafe {
+                    scatter(to_rows, to_pitch, to.0.offset(block.to), block.to_line, to_step, block.lines, to_n);
+                }
+            }
+        });
+    });
+}
+
+fn real(launch: &mut Launched<'_>, kept: &Kept) {
+    let n = launch.params::<Params>().n as usize;
+    let plan = kept.plan((Kind::Real, n, None));
+    let needed = plan.scratch();
+    let Plan::Real(plan) = plan else { return };
+    through_rows(launch, kept, [n, n / 2 + 1], needed, |row: &mut [f32], to: &mut [Complex32], scratch| {
+        let done = plan.process_with_scratch(row, to, scratch);
+        assert!(done.is_ok(), "rows have the plan's length");
+    });
+}
+
+fn real_inverse(launch: &mut Launched<'_>, kept: &Kept) {
+    let n = launch.params::<Params>().n as usize;
+    let plan = kept.plan((Kind::RealInverse, n, None));
+    let needed = plan.scratch();
+    let Plan::RealInverse(plan) = plan else { return };
+    through_rows(launch, kept, [n / 2 + 1, n], needed, |row: &mut [Complex32], to: &mut [f32], scratch| {
+        // Parts that real numbers cannot have.
+        row[0].im = 0.0;
+        if n.is_multiple_of(2) {
+            row[n / 2].im = 0.0;
+        }
+        let done = plan.process_with_scratch(row, to, scratch);
+        assert!(done.is_ok(), "rows have the plan's length");
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Norm, Tensors};
+
+    #[test]
+    fn plans_are_made_once_and_the_least_used_ones_go() {
+        let tensors = Tensors::on(&millrace::runtime().open("cpu").unwrap()).unwrap();
+        let made = || tensors.fft().host.made();
+        let transform = |n: usize| {
+            let x = tensors.full(&[3, n], Complex32::ONE).unwrap();
+            x.fft(1, Norm::Backward).unwrap();
+            tensors.synchronize().unwrap();
+        };
+        transform(12);
+        transform(12);
+        assert_eq!(made(), 1);
+        let x = tensors.full(&[12, 12], Complex32::ONE).unwrap();
+        x.fftn(&[0, 1], Norm::Ortho).unwrap();
+        tensors.synchronize().unwrap();
+        assert_eq!(made(), 1, "in place and with another norm it is the same plan");
+        x.ifft(0, Norm::Backward).unwrap();
+        tensors.synchronize().unwrap();
+        assert_eq!(made(), 2, "the other direction is another plan");
+        (0..KEPT).for_each(|n| transform(n + 100));
+        let before = made();
+        transform(100 + KEPT - 1);
+        assert_eq!(made(), before);
+        transform(12);
+        assert_eq!(made(), before + 1, "it was forgotten meanwhile");
+    }
+}
