@@ -33,6 +33,7 @@ use crate::{
     kernel::{Kernels, LaunchBody},
     line::Line,
     pool::PoolCore,
+    profile::{Probe, Recording},
     ready::Ready,
     stream::{Envelope, Lane, StreamInner},
     timer::Timer,
@@ -73,6 +74,7 @@ pub(crate) struct Core {
     pub(crate) streams: Mutex<Streams>,
     /// Commands that have not started are dropped instead of run.
     pub(crate) aborting: AtomicBool,
+    pub(crate) recording: Recording,
 }
 
 /// How commands are executed: one by one on our threads, or in batches on the device's own queue.
@@ -243,14 +245,16 @@ impl Core {
     ) -> bool {
         let (reply, kind, result) = match self.admit(stream, envelope, lane, ran) {
             Admission::Waiting => return false,
-            Admission::Refuse(Envelope { command, reply, .. }, error) => {
+            Admission::Refuse(Envelope { command, reply, stamp, .. }, error) => {
                 let kind = command.kind();
+                self.recording.refused(stream, stamp, &command);
                 quietly_drop(command);
                 (reply, kind, Err(error))
             }
-            Admission::Run(Envelope { command, reply, .. }) => {
+            Admission::Run(Envelope { command, reply, stamp, .. }) => {
                 let kind = command.kind();
-                (reply, kind, self.execute(device, stream, command))
+                let probe = self.recording.probe(stamp, &command);
+                (reply, kind, self.execute(device, stream, command, probe))
             }
         };
         *ran += 1;
@@ -261,6 +265,7 @@ impl Core {
     /// A command that was taken from its stream will not run.
     pub(crate) fn refuse(&self, stream: &Arc<StreamInner>, envelope: Envelope, error: Error) {
         let kind = envelope.command.kind();
+        self.recording.refused(stream, envelope.stamp, &envelope.command);
         quietly_drop(envelope.command);
         self.answer(stream, kind, envelope.reply, Err(error));
     }
@@ -302,13 +307,20 @@ impl Core {
     /// Runs a command on the calling thread, which has the right to drive the stream.
     pub(crate) fn run_here(&self, device: &dyn Direct, stream: &Arc<StreamInner>, command: Command) -> Result<Output> {
         let kind = command.kind();
-        let result = self.execute(device, stream, command);
+        let probe = self.recording.probe_here(&command);
+        let result = self.execute(device, stream, command, probe);
         self.ended(stream, kind, &result);
         result
     }
 
     /// Executes and drops a command; a panic of either becomes an error.
-    fn execute(&self, device: &dyn Direct, stream: &Arc<StreamInner>, mut command: Command) -> Result<Output> {
+    fn execute(
+        &self,
+        device: &dyn Direct,
+        stream: &Arc<StreamInner>,
+        mut command: Command,
+        probe: Option<Probe>,
+    ) -> Result<Output> {
         let run = || {
             let start = matches!(command, Command::Launch(_)).then(Instant::now);
             let result = match &mut command {
@@ -328,6 +340,9 @@ impl Core {
             result
         };
         let ran = catch_unwind(AssertUnwindSafe(run));
+        if let Some(probe) = probe {
+            self.recording.ran(stream, probe, !matches!(ran, Ok(Ok(_))));
+        }
         // Before the answer, so that whoever waited finds the buffers free. By itself, because a second panic on the way
         // out of the first would end the process.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(command)));
