@@ -38,10 +38,10 @@ impl fmt::Display for Xml<'_> {
 const STYLE: &str = "\
 text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:#1c1b19;pointer-events:none}\
 .page{fill:#faf9f7}.title{font-size:15px;font-weight:600}.note{fill:#6b675f}\
-rect.box{stroke:#faf9f7;stroke-width:1}g:hover>rect.box{stroke:#1c1b19}\
+rect.box{stroke:#faf9f7;stroke-width:1}g:hover rect.box{stroke:#1c1b19}\
 .device{fill:#d8d4cc}.stream{fill:#b9cbe0}\
 @media(prefers-color-scheme:dark){text{fill:#eeece8}.page{fill:#171615}.note{fill:#a39e94}\
-rect.box{stroke:#171615}g:hover>rect.box{stroke:#eeece8}.device{fill:#3b3833}.stream{fill:#2d4560}\
+rect.box{stroke:#171615}g:hover rect.box{stroke:#eeece8}.device{fill:#3b3833}.stream{fill:#2d4560}\
 .op{filter:brightness(.55) saturate(1.2)}}";
 
 /// A warm color, always the same one for a name.
