@@ -9,6 +9,7 @@
 mod bench;
 mod devices;
 mod layout;
+mod profile;
 mod table;
 mod top;
 mod tour;
@@ -63,6 +64,8 @@ enum Task {
         #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = top::seconds)]
         interval: f64,
     },
+    /// Run something with a profiler on: which operations took how long, and how much memory was in use
+    Profile(profile::Options),
     /// Let sound go through a room, and say how fast that was
     Wave(wave::Options),
     /// Show where everything lies in a resident kernel's memory
@@ -115,7 +118,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     // Nothing here leaves anything behind that an end in the middle could break: files are written whole.
     if let Err(error) = ctrlc::set_handler(|| {
-        if wave::stop() {
+        if wave::stop() || profile::stop() {
             return; // it ends by itself, soon
         }
         top::leave_screen();
@@ -129,6 +132,7 @@ fn main() -> ExitCode {
         Some(Task::Devices { json }) => devices::devices(json),
         Some(Task::Validate { device, quick, json }) => validate::validate(device.as_deref(), quick, json),
         Some(Task::Top { once, json, interval }) => top::top(once, json, interval),
+        Some(Task::Profile(options)) => profile::profile(&options),
         Some(Task::Wave(options)) => wave::wave(&options),
         Some(Task::Layout { wgsl, json }) => layout::layout(wgsl, json),
         Some(Task::Bench { group, filter, quick, json }) => {

@@ -13,6 +13,8 @@
 //! - [`resident`]: the groups of `millrace bench resident`, with actor libraries as peers.
 //! - [`interactive`]: the groups of `millrace bench interactive`, resident kernels against launches.
 //! - [`throughput`]: the groups of `millrace bench throughput`, cells per second of the wave engines.
+//! - [`profiler`]: the groups of `millrace bench profiler`.
+//! - [`profiled`]: what `millrace profile` runs.
 //! - [`report`]: the JSON that scripts may rely on.
 //!
 //! This room uses what users of Millrace use, and has no access to anything else.
@@ -28,6 +30,8 @@ pub mod machine;
 pub mod measure;
 mod message;
 pub mod peers;
+pub mod profiled;
+pub mod profiler;
 pub mod raw_wgpu;
 pub mod report;
 pub mod resident;
