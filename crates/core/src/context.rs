@@ -167,6 +167,7 @@ impl Context {
             streams: Mutex::default(),
             aborting: AtomicBool::new(false),
             recording: Recording::default(),
+            opened: Instant::now(),
         });
         let crew = Arc::new(Workers {
             core: Arc::downgrade(&core),

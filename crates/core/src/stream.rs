@@ -83,7 +83,8 @@ const PATIENCE: isize = 64;
 pub(crate) struct Envelope {
     pub(crate) command: Command,
     pub(crate) reply: ReplySender<Result<Output>>,
-    pub(crate) deadline: Option<Instant>,
+    /// In nanoseconds of the device's life, which with the stamp take no more room than an instant; zero if none.
+    pub(crate) deadline: u64,
     /// Whether it is profiled, and since when it waits.
     pub(crate) stamp: Stamp,
 }
@@ -339,6 +340,7 @@ impl Stream {
         match core.replies.pair() {
             Some((reply, asked)) => {
                 let ticket = Ticket::new(asked, self.inner.clone(), deadline);
+                let deadline = deadline.map_or(0, |deadline| core.life_at(deadline).max(1));
                 Ok((Envelope { command, reply, deadline, stamp: core.recording.stamp() }, ticket))
             }
             None => {

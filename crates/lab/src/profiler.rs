@@ -64,12 +64,15 @@ fn event_target(rows: &mut [Row]) {
 /// How a thousand commands are given to a device; the nanoseconds that they took.
 type Batch = Box<dyn FnMut() -> Result<f64>>;
 
+/// Makes a device ready for batches.
+type Prepare = fn(&Device) -> Result<Batch>;
+
 fn device() -> Result<Device> {
     Ok(millrace::runtime().open_with("cpu", DeviceOptions::default().workers(1))?)
 }
 
 /// Commands that the caller runs, launches that it runs, and commands that it hands over.
-const WAYS: [(&str, fn(&Device) -> Result<Batch>); 3] = [
+const WAYS: [(&str, Prepare); 3] = [
     ("run", |device| {
         let stream = device.stream()?;
         Ok(Box::new(move || {

@@ -20,6 +20,8 @@ impl MemoryTrace {
         Self { clock, room, log: Log::default(), peak: 0 }
     }
 
+    /// Out of line: the pool's own path stays as short as it is.
+    #[cold]
     pub(crate) fn note(&mut self, in_use: u64) {
         self.peak = self.peak.max(in_use);
         self.log.push((self.clock.now(), in_use), &self.room);

@@ -133,6 +133,7 @@ impl Recording {
         if self.session.load(Ordering::Relaxed) == 0 { Stamp(0) } else { Stamp(self.now()) }
     }
 
+    #[inline(never)]
     pub(super) fn now(&self) -> u64 {
         self.clock.get().map_or(0, TickClock::now)
     }
@@ -143,13 +144,8 @@ impl Recording {
         stamp.is_set().then(|| self.begin(stamp, self.now(), command))
     }
 
-    /// A command is about to run where it is submitted.
-    #[inline]
-    pub(crate) fn probe_here(&self, command: &Command) -> Option<Probe> {
-        let stamp = self.stamp();
-        stamp.is_set().then(|| self.begin(stamp, stamp.0, command))
-    }
-
+    /// Out of line, as all that only happens while a profile is on.
+    #[inline(never)]
     fn begin(&self, stamp: Stamp, start: u64, command: &Command) -> Probe {
         let (op, bytes) = match command {
             Command::Write(write) => (0, write.to.len as u64),
@@ -178,9 +174,17 @@ impl Recording {
         })
     }
 
-    /// It has run, on this thread.
-    pub(crate) fn ran(&self, stream: &StreamInner, probe: Probe, failed: bool) {
-        self.keep(stream, Raw { end: self.now().max(probe.start), ..probe.raw(Clock::Host, failed) });
+    /// The time, for a command that was stamped.
+    #[inline]
+    pub(crate) fn then(&self, stamp: Stamp) -> Stamp {
+        if stamp.is_set() { Stamp(self.now()) } else { stamp }
+    }
+
+    /// A command that was stamped has run, on this thread, since `start`.
+    #[inline(never)]
+    pub(crate) fn ran(&self, stream: &StreamInner, stamp: Stamp, start: Stamp, command: &Command, failed: bool) {
+        let end = self.now().max(start.0);
+        self.keep(stream, Raw { end, ..self.begin(stamp, start.0, command).raw(Clock::Host, failed) });
     }
 
     /// A command that was stamped will not run.
