@@ -102,6 +102,18 @@ impl Gpu {
         settled.upgrade().map(|settled| settled.wgpu().clone())
     }
 
+    #[cfg(test)]
+    pub(crate) fn stamps(&self) -> Stamps {
+        self.shared.stamps
+    }
+
+    /// The same device with a clock that can tell less.
+    #[cfg(test)]
+    pub(crate) fn with_stamps(mut self, stamps: Stamps) -> Self {
+        Arc::get_mut(&mut self.shared).expect("nobody has it yet").stamps = stamps;
+        self
+    }
+
     pub(crate) fn open(adapter: &wgpu::Adapter, id: &str, transfers: Transfers) -> Result<Self> {
         let adapter_info = adapter.get_info();
         let software = adapter_info.device_type == wgpu::DeviceType::Cpu;

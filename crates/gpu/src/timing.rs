@@ -251,3 +251,57 @@ impl Times {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::expect_used, reason = "a test")]
+mod tests {
+    use millrace_core::{Access, Clock, CommandKind, Device, DeviceOptions, Engine, KernelSpec, ProfileOptions};
+
+    use super::*;
+    use crate::{
+        adapter::{Transfers, enumerate},
+        device::Gpu,
+    };
+
+    /// The clocks of three launches with a transfer between them, on a device whose own can do so much.
+    fn clocks(stamps: Stamps) -> Option<Vec<(CommandKind, Clock)>> {
+        let adapter = enumerate().into_iter().next()?;
+        let gpu = Gpu::open(&adapter, "gpu:0", Transfers::Staged).expect("it opens");
+        if gpu.stamps() != Stamps::Anywhere {
+            return None; // nothing can be taken from it
+        }
+        let engine = Engine::Queued(Arc::new(gpu.with_stamps(stamps)));
+        let device = Device::open(engine, DeviceOptions::default()).expect("it opens");
+        let spec = KernelSpec::new("double").binding::<f32>("x", Access::ReadWrite).wgsl(
+            "@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+             @compute @workgroup_size(1) fn main(@builtin(workgroup_id) id: vec3<u32>) { x[id.x] *= 2.0; }",
+        );
+        let kernel = device.kernel(&spec).expect("it compiles");
+        let (stream, buffer) = (device.stream().expect("a stream"), device.allocate(4096).expect("memory"));
+        let launch = || kernel.launch().bind(&buffer).grid([1024, 1, 1]);
+        stream.run(buffer.fill(.., 0)).expect("it runs");
+        let profiler = device.profile(&ProfileOptions::default()).expect("none is on");
+        stream.enqueue(launch()).expect("there is room");
+        stream.enqueue(launch()).expect("there is room");
+        stream.enqueue(buffer.write(0, vec![1; 4096])).expect("there is room");
+        stream.run(launch()).expect("it runs");
+        let profile = profiler.stop();
+        assert!(profile.spans().iter().all(|span| span.submitted <= span.start && span.start <= span.end));
+        Some(profile.spans().iter().map(|span| (span.kind, span.clock)).collect())
+    }
+
+    #[test]
+    fn everything_that_the_device_can_time_has_its_time() {
+        for stamps in [Stamps::Anywhere, Stamps::Passes, Stamps::None] {
+            let Some(clocks) = clocks(stamps) else { continue };
+            assert_eq!(clocks.len(), 4);
+            for (kind, clock) in clocks {
+                let expected = match (stamps, kind) {
+                    (Stamps::Anywhere, _) | (Stamps::Passes, CommandKind::Launch) => Clock::Device,
+                    _ => Clock::Batch,
+                };
+                assert_eq!(clock, expected, "{kind:?} with {stamps:?}");
+            }
+        }
+    }
+}

@@ -109,6 +109,24 @@ fn every_command_appears_once_in_order_on_a_gpu() {
 }
 
 #[test]
+#[cfg(feature = "gpu")]
+fn staged_transfers_on_a_gpu_have_the_devices_time() {
+    use millrace::gpu::{GpuProvider, Transfers};
+    let runtime = Runtime::new(vec![Box::new(GpuProvider::with_transfers(Transfers::Staged))]);
+    let Ok(device) = runtime.open("gpu") else { return };
+    every_command_appears_once(&device);
+    let (stream, buffer) = (device.stream().unwrap(), device.allocate(1 << 20).unwrap());
+    let profiler = device.profile(&options()).unwrap();
+    stream.run(buffer.write(0, vec![1; 1 << 20])).unwrap();
+    stream.run(buffer.write(1, vec![2; 1 << 19])).unwrap(); // not of whole words
+    stream.run(buffer.read(..)).unwrap();
+    let profile = profiler.stop();
+    check(&profile);
+    let clocks: Vec<_> = profile.spans().iter().map(|span| span.clock).collect();
+    assert!(clocks.iter().all(|clock| *clock == Clock::Device) || clocks.iter().all(|clock| *clock == Clock::Batch));
+}
+
+#[test]
 fn launches_on_a_gpu_have_the_devices_time() {
     let Some(device) = gpu() else { return };
     let stream = device.stream().unwrap();
