@@ -49,7 +49,7 @@ fn color(name: &str) -> String {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3) // FNV-1a
     });
-    format!("hsl({} {}% {}%)", 10 + hash % 45, 60 + (hash >> 16) % 25, 66 + (hash >> 32) % 12)
+    format!("hsl({}, {}%, {}%)", 10 + hash % 45, 60 + (hash >> 16) % 25, 66 + (hash >> 32) % 12)
 }
 
 /// One box, and its text as far as it fits.
