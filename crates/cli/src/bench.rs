@@ -13,6 +13,7 @@ use millrace_lab::{
     history::{History, differs},
     interactive,
     machine::Machine,
+    profiler,
     report::{Better, Report, Row},
     resident, tensor, throughput,
     verdict::{Change, FEWEST, Verdict},
@@ -38,6 +39,8 @@ pub(crate) enum Group {
     Interactive,
     /// Cells per second of the wave engines
     Throughput,
+    /// What a profile costs those who are profiled, and what it takes to make sense of it
+    Profiler,
 }
 
 /// Measures the groups that the filter says yes to.
@@ -57,6 +60,7 @@ impl Group {
             Self::Resident => resident::group_names(),
             Self::Interactive => interactive::group_names(),
             Self::Throughput => throughput::group_names(),
+            Self::Profiler => profiler::group_names(),
         }
     }
 
@@ -77,6 +81,10 @@ impl Group {
             Self::Resident => |quick, wanted, progress| resident::run_groups(&lasting(quick), wanted, progress),
             Self::Interactive => |quick, wanted, progress| interactive::run_groups(&lasting(quick), wanted, progress),
             Self::Throughput => |quick, wanted, progress| throughput::run_groups(&lasting(quick), wanted, progress),
+            Self::Profiler => |quick, wanted, progress| {
+                let effort = if quick { profiler::Effort::quick() } else { profiler::Effort::full() };
+                profiler::run_groups(&effort, wanted, progress)
+            },
         }
     }
 }
@@ -323,29 +331,38 @@ pub(crate) fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
 /// A file that appears whole or not at all.
 pub(crate) struct NewFile {
     file: std::fs::File,
-    unfinished: std::path::PathBuf,
+    /// None for what is not a file, as a pipe or a terminal: that is written to as it is.
+    unfinished: Option<std::path::PathBuf>,
     path: std::path::PathBuf,
 }
 
 impl NewFile {
     pub(crate) fn create(path: &Path) -> std::io::Result<Self> {
+        if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+            let file = std::fs::File::options().write(true).open(path)?;
+            return Ok(Self { file, unfinished: None, path: path.to_owned() });
+        }
         let name = path.file_name().ok_or_else(|| std::io::Error::other("that is not a file's name"))?;
         let mut unfinished = name.to_owned();
         unfinished.push(format!(".{}.part", std::process::id()));
         let unfinished = path.with_file_name(unfinished);
-        Ok(Self { file: std::fs::File::create(&unfinished)?, unfinished, path: path.to_owned() })
+        let file = std::fs::File::create(&unfinished)?;
+        Ok(Self { file, unfinished: Some(unfinished), path: path.to_owned() })
     }
 
     pub(crate) fn finish(mut self, content: &[u8]) -> std::io::Result<()> {
         self.file.write_all(content)?;
+        let Some(unfinished) = &self.unfinished else { return Ok(()) };
         self.file.sync_all()?;
-        std::fs::rename(&self.unfinished, &self.path)
+        std::fs::rename(unfinished, &self.path)
     }
 }
 
 impl Drop for NewFile {
     fn drop(&mut self) {
         // Renamed if all went well, and then there is nothing to remove.
-        let _ = std::fs::remove_file(&self.unfinished);
+        if let Some(unfinished) = &self.unfinished {
+            let _ = std::fs::remove_file(unfinished);
+        }
     }
 }

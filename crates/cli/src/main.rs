@@ -10,6 +10,7 @@ mod bench;
 mod devices;
 mod layout;
 mod manual;
+mod profile;
 mod serve;
 mod table;
 mod top;
@@ -70,6 +71,8 @@ enum Task {
         #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = top::seconds)]
         interval: f64,
     },
+    /// Run something with a profiler on: which operations took how long, and how much memory was in use
+    Profile(profile::Options),
     /// Let sound go through a room, and say how fast that was
     Wave(wave::Options),
     /// Show the wave, the devices, kernels and benchmarks on a page, live
@@ -123,7 +126,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     // Nothing here leaves anything behind that an end in the middle could break: files are written whole.
     if let Err(error) = ctrlc::set_handler(|| {
-        if wave::stop() || serve::stop() {
+        if wave::stop() || serve::stop() || profile::stop() {
             return; // it ends by itself, soon
         }
         top::leave_screen();
@@ -137,6 +140,7 @@ fn main() -> ExitCode {
         Some(Task::Devices { json }) => devices::devices(json),
         Some(Task::Validate { device, quick, json }) => validate::validate(device.as_deref(), quick, json),
         Some(Task::Top { once, json, interval }) => top::top(once, json, interval),
+        Some(Task::Profile(options)) => profile::profile(&options),
         Some(Task::Wave(options)) => wave::wave(&options),
         Some(Task::Serve(options)) => serve::serve(&options),
         Some(Task::Completions { shell }) => manual::completions(shell),

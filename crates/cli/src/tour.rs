@@ -16,9 +16,9 @@ use crate::{
 };
 
 /// Something a device is asked to do, which says what it did or what went wrong.
-type Check = fn(&Device) -> Result<String, String>;
+pub(crate) type Check = fn(&Device) -> Result<String, String>;
 
-const CHECKS: &[(&str, Check)] = &[
+pub(crate) const CHECKS: &[(&str, Check)] = &[
     ("bytes in and out", bytes_in_and_out),
     ("a kernel over a million numbers", saxpy_over_a_million),
     ("two streams, one waiting for the other", a_marker_between_streams),

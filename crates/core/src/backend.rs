@@ -194,6 +194,8 @@ pub trait Queued: Backend {
 pub trait Batch: Send {
     /// Records a command behind those that were recorded before. After an error the others still run.
     fn record(&mut self, command: &Command) -> Result<Recorded>;
+    /// A profile is on: whoever submits this will ask when each command ran. Called before anything is recorded.
+    fn time_commands(&mut self) {}
     /// Hands everything to the device.
     fn submit(self: Box<Self>) -> Result<Box<dyn Submission>>;
 }
@@ -213,6 +215,27 @@ pub trait Submission: Send + Sync {
     fn wait(&self, timeout: Duration) -> Result<bool>;
     /// After it has run: the bytes of one of its reads.
     fn read(&self, number: usize) -> Result<Output>;
+    /// After it has run, if its commands were to be timed: when the command ran that was recorded after so many others.
+    fn ran(&self, command: usize) -> Ran {
+        let _ = command;
+        Ran::Unknown
+    }
+}
+
+/// When a recorded command ran, as far as a device can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ran {
+    /// In between these moments, in nanoseconds on a clock of the device's own.
+    Device {
+        /// When it began.
+        start: u64,
+        /// When it ended.
+        end: u64,
+    },
+    /// The host did it: while it was recorded, or, what is read, while it was fetched.
+    Host,
+    /// Some time between its batch being handed over and being done.
+    Unknown,
 }
 
 /// How a device executes.

@@ -23,6 +23,7 @@ use crate::{
     line::Line,
     monitor::{self, Publication},
     pool::PoolCore,
+    profile::Recording,
     road::{Core, Drive},
     timer::Timer,
 };
@@ -165,6 +166,8 @@ impl Context {
             watch: Watch::new(generation),
             streams: Mutex::default(),
             aborting: AtomicBool::new(false),
+            recording: Recording::default(),
+            opened: Instant::now(),
         });
         let crew = Arc::new(Workers {
             core: Arc::downgrade(&core),

@@ -202,6 +202,10 @@ impl Device {
         Ok(Self { context: fresh?, origin: Some(origin.clone()) })
     }
 
+    pub(crate) fn handle(&self) -> &Arc<Handle> {
+        &self.context
+    }
+
     /// The backend, for those who know which it is: it can be downcast.
     pub fn backend(&self) -> &dyn Backend {
         &*self.context.core.backend

@@ -5,7 +5,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -439,11 +439,14 @@ pub(crate) struct KernelInner {
     launches: Arc<Slab<LaunchBody>>,
     /// The longest of its recent launches in nanoseconds; zero before the first.
     longest: AtomicU64,
+    /// Its number in profiles; zero before it is in one.
+    op: AtomicU32,
 }
 
 impl Kernel {
     pub(crate) fn new(device: u64, spec: KernelSpec, code: Code, launches: Arc<Slab<LaunchBody>>) -> Self {
-        Self { inner: Arc::new(KernelInner { device, spec, code, launches, longest: AtomicU64::new(0) }) }
+        let (longest, op) = (AtomicU64::new(0), AtomicU32::new(0));
+        Self { inner: Arc::new(KernelInner { device, spec, code, launches, longest, op }) }
     }
 
     /// For backends: what [`crate::Backend::compile`] made of it.
@@ -475,6 +478,18 @@ impl Kernel {
         match self.inner.longest.load(Ordering::Relaxed) {
             0 => None,
             ns => Some(Duration::from_nanos(ns)),
+        }
+    }
+
+    /// Its number in profiles, found by its name the first time.
+    pub(crate) fn op(&self, find: impl FnOnce(&Arc<str>) -> u32) -> u32 {
+        match self.inner.op.load(Ordering::Relaxed) {
+            0 => {
+                let op = find(&self.inner.spec.name);
+                self.inner.op.store(op, Ordering::Relaxed);
+                op
+            }
+            op => op,
         }
     }
 

@@ -26,6 +26,7 @@ mod marker;
 mod memory;
 mod monitor;
 mod pool;
+mod profile;
 mod ready;
 mod residence;
 mod road;
@@ -35,7 +36,7 @@ mod ticket;
 mod timer;
 
 pub use backend::{
-    Backend, Batch, Code, DeviceInfo, DeviceKind, Direct, Engine, Leave, Limits, Queued, Recorded, Submission,
+    Backend, Batch, Code, DeviceInfo, DeviceKind, Direct, Engine, Leave, Limits, Queued, Ran, Recorded, Submission,
 };
 pub use command::{
     Answer, Command, CommandKind, Copy, Fill, Output, Read, Rejected, Request, Synchronize, WaitFor, Write,
@@ -53,6 +54,9 @@ pub use marker::{Marker, Signal};
 pub use memory::{Block, Buffer, BufferId, BufferSlice, Memory, Storage, View};
 pub use monitor::{Publication, published_folder};
 pub use pool::{BlockSource, PoolStats};
+pub use profile::{
+    Clock, Figures, MemorySample, OpSummary, Profile, ProfileOptions, ProfileSummary, Profiler, Span, StreamSummary,
+};
 pub use residence::{OpenResidence, Residence, Shape, Sharing};
 pub use runtime::{Found, Provider, Runtime, Unavailable};
 pub use stream::{Priority, Stream, StreamOptions, fan_out, fan_out_with};

@@ -23,9 +23,10 @@ use millrace_ring::{poll_while_worthwhile, reply::ReplySender};
 
 use crate::{
     Error, Result,
-    backend::{Batch, Queued, Recorded, Submission},
+    backend::{Batch, Queued, Ran, Recorded, Submission},
     command::{Command, CommandKind, Output},
     marker::Signal,
+    profile::{Flown, Probe, Recording},
     road::{Admission, Core, quietly_drop},
     stream::{Envelope, StreamInner},
 };
@@ -69,11 +70,24 @@ struct Flight {
     commands: Mutex<Vec<InFlight>>,
     bytes: u64,
     since: Instant,
+    /// When it was handed over, in ticks of the profile that is on.
+    handed_over: u64,
 }
 
 impl Flight {
     fn commands(&self) -> MutexGuard<'_, Vec<InFlight>> {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When its commands ran, if a profile wants to know.
+    fn flown(&self, recording: &Recording, landed: u64, commands: &[InFlight]) -> Option<Flown> {
+        if landed == 0 || commands.iter().all(|command| command.probe.is_none()) {
+            return None;
+        }
+        // The last place that is asked for; those behind it are not in a profile.
+        let places = commands.iter().filter_map(|command| command.place).max().map_or(0, |last| last + 1);
+        let ran = |place| guarded(|| Ok(self.submission.ran(place))).unwrap_or(Ran::Unknown);
+        Some(recording.flown(self.handed_over, landed, (0..places).map(ran).collect()))
     }
 }
 
@@ -83,6 +97,9 @@ struct InFlight {
     kind: CommandKind,
     reply: ReplySender<Result<Output>>,
     then: Then,
+    /// While a profile is on, and then also the command's place among those that the batch has.
+    probe: Option<Probe>,
+    place: Option<usize>,
 }
 
 /// What the answer is once everything before it has run.
@@ -101,6 +118,8 @@ struct Open {
     /// None until there is something for the device to do.
     batch: Option<Box<dyn Batch>>,
     commands: Vec<InFlight>,
+    /// Commands that the batch has.
+    recorded: usize,
     bytes: u64,
 }
 
@@ -229,7 +248,7 @@ impl Core {
         while !self.is_full(line, open) && (ran < TURN || !self.ready.any()) {
             let Some(envelope) = stream.next(&mut lane) else { break };
             match self.admit(stream, envelope, &mut lane, &mut ran) {
-                Admission::Run(envelope) => open.record(&*line.queue, stream, envelope),
+                Admission::Run(envelope) => open.record(&*line.queue, stream, envelope, &self.recording),
                 // It has nothing to wait for.
                 Admission::Refuse(envelope, error) => self.refuse(stream, envelope, error),
                 Admission::Waiting => return,
@@ -241,7 +260,7 @@ impl Core {
     }
 
     fn submit(&self, line: &Line, open: Open) {
-        let Open { batch, mut commands, bytes } = open;
+        let Open { batch, mut commands, bytes, .. } = open;
         let Some(batch) = batch else {
             // Nothing for the device: they end with what is in flight, or at once.
             let flights = line.flights();
@@ -249,14 +268,16 @@ impl Core {
                 last.commands().append(&mut commands);
             }
             drop(flights);
-            commands.into_iter().for_each(|command| self.land(command, Ok(Output::Done)));
+            commands.into_iter().for_each(|command| self.land(command, Ok(Output::Done), None));
             return;
         };
+        let handed_over = self.recording.now_if_on();
         let error = match guarded(|| batch.submit()) {
             Ok(submission) => {
                 let mut flights = line.flights();
                 if !flights.closed {
-                    let flight = Flight { submission, commands: Mutex::new(commands), bytes, since: Instant::now() };
+                    let (commands, since) = (Mutex::new(commands), Instant::now());
+                    let flight = Flight { submission, commands, bytes, since, handed_over };
                     flights.queue.push_back(Arc::new(flight));
                     line.bytes.fetch_add(bytes, Ordering::Relaxed);
                     line.submissions.fetch_add(1, Ordering::Relaxed);
@@ -270,7 +291,7 @@ impl Core {
         if let Error::DeviceLost(reason) = &error {
             self.lose(reason);
         }
-        commands.into_iter().for_each(|command| self.land(command, Err(error.clone())));
+        commands.into_iter().for_each(|command| self.land(command, Err(error.clone()), None));
     }
 
     /// Waits for the oldest batch, but not beyond `until`, and answers its commands.
@@ -301,10 +322,15 @@ impl Core {
     }
 
     fn landed(&self, line: &Line, flight: &Arc<Flight>) {
+        let landed = self.recording.now_if_on();
         // What was read is fetched before the device may be given more: it may still be in the buffer itself.
         for command in &mut *flight.commands() {
             if let Then::Recorded(Recorded::Read(number)) = command.then {
+                let before = self.recording.now_if_on();
                 let read = guarded(|| flight.submission.read(number));
+                if let (Some(probe), CommandKind::Read) = (&mut command.probe, command.kind) {
+                    self.recording.note(probe, before);
+                }
                 command.then = read.map_or_else(Then::Fail, Then::Fetched);
             }
         }
@@ -322,12 +348,13 @@ impl Core {
         line.count.store(flights.queue.len(), Ordering::SeqCst);
         drop(flights);
         let commands = std::mem::take(&mut *flight.commands());
-        commands.into_iter().for_each(|command| self.land(command, Ok(Output::Done)));
+        let flown = flight.flown(&self.recording, landed, &commands);
+        commands.into_iter().for_each(|command| self.land(command, Ok(Output::Done), flown.as_ref()));
     }
 
     /// Answers a command whose turn to end has come.
-    fn land(&self, command: InFlight, done: Result<Output>) {
-        let InFlight { stream, kind, reply, then } = command;
+    fn land(&self, command: InFlight, done: Result<Output>, flown: Option<&Flown>) {
+        let InFlight { stream, kind, reply, then, probe, place } = command;
         let result = match then {
             Then::Recorded(_) => done,
             Then::Fetched(output) => done.map(|_| output),
@@ -335,6 +362,9 @@ impl Core {
             Then::Synchronize => stream.take_error().map_or(Ok(Output::Done), Err),
             Then::Reach(mut signal) => done.inspect(|_| signal.reach()),
         };
+        if let Some(probe) = probe {
+            self.recording.landed(&stream, probe, result.is_err(), place, flown);
+        }
         self.answer(&stream, kind, reply, result);
     }
 
@@ -362,7 +392,8 @@ impl Core {
         };
         for flight in flights {
             let commands = std::mem::take(&mut *flight.commands());
-            commands.into_iter().for_each(|command| self.land(command, Err(error.clone())));
+            let flown = Flown::lost(flight.handed_over, self.recording.now_if_on());
+            commands.into_iter().for_each(|command| self.land(command, Err(error.clone()), flown.as_ref()));
         }
     }
 
@@ -405,9 +436,11 @@ fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 impl Open {
-    fn record(&mut self, queue: &dyn Queued, stream: &Arc<StreamInner>, envelope: Envelope) {
-        let Envelope { command, reply, .. } = envelope;
+    fn record(&mut self, queue: &dyn Queued, stream: &Arc<StreamInner>, envelope: Envelope, recording: &Recording) {
+        let Envelope { command, reply, stamp, .. } = envelope;
         let kind = command.kind();
+        let mut probe = recording.probe(stamp, &command);
+        let mut place = None;
         let then = match command {
             Command::Synchronize => Then::Synchronize,
             Command::Mark(signal) => Then::Reach(signal),
@@ -417,17 +450,27 @@ impl Open {
             },
             command => {
                 self.bytes += command.bytes();
-                let recorded = guarded(|| self.batch(queue).and_then(|batch| batch.record(&command)));
+                let timed = recording.is_on();
+                let recorded = guarded(|| self.batch(queue, timed).and_then(|batch| batch.record(&command)));
+                if let Some(probe) = &mut probe {
+                    recording.note_end(probe);
+                    place = recorded.is_ok().then_some(self.recorded);
+                }
+                self.recorded += usize::from(recorded.is_ok());
                 quietly_drop(command);
                 recorded.map_or_else(Then::Fail, Then::Recorded)
             }
         };
-        self.commands.push(InFlight { stream: stream.clone(), kind, reply, then });
+        self.commands.push(InFlight { stream: stream.clone(), kind, reply, then, probe, place });
     }
 
-    fn batch(&mut self, queue: &dyn Queued) -> Result<&mut dyn Batch> {
+    fn batch(&mut self, queue: &dyn Queued, timed: bool) -> Result<&mut dyn Batch> {
         if self.batch.is_none() {
-            self.batch = Some(queue.begin()?);
+            let mut batch = queue.begin()?;
+            if timed {
+                batch.time_commands();
+            }
+            self.batch = Some(batch);
         }
         match &mut self.batch {
             Some(batch) => Ok(&mut **batch),

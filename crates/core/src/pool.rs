@@ -17,6 +17,7 @@ use millrace_ring::{BriefGuard, BriefLock};
 use crate::{
     Error, Result,
     memory::{Block, Buffer, BufferId, BufferInner, Memory},
+    profile::MemoryTrace,
 };
 
 /// The smallest block, and what every size is rounded up to first.
@@ -107,6 +108,8 @@ struct State {
     misses: u64,
     adopted: u64,
     closed: bool,
+    /// While a profile is on.
+    trace: Option<Box<MemoryTrace>>,
 }
 
 pub(crate) struct PoolCore {
@@ -284,6 +287,19 @@ impl PoolCore {
         before - free
     }
 
+    /// Notes from now on how much is in use.
+    pub(crate) fn begin_trace(&self, trace: MemoryTrace) {
+        let mut trace = Box::new(trace);
+        let mut state = self.lock();
+        trace.note(state.in_use);
+        state.trace = Some(trace);
+    }
+
+    pub(crate) fn end_trace(&self) -> Option<MemoryTrace> {
+        let trace = self.lock().trace.take();
+        trace.map(|trace| *trace)
+    }
+
     /// Frees what is free, now and from now on.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
@@ -312,6 +328,14 @@ impl State {
         self.buffers += 1;
         self.in_use += class.bytes() as u64;
         self.in_use_peak = self.in_use_peak.max(self.in_use);
+        self.note();
+    }
+
+    #[inline]
+    fn note(&mut self) {
+        if let Some(trace) = &mut self.trace {
+            trace.note(self.in_use);
+        }
     }
 
     /// Ends a buffer's life: handles of it are stale from now on.
@@ -323,6 +347,7 @@ impl State {
             Some(class) => {
                 self.buffers -= 1;
                 self.in_use -= class.bytes() as u64;
+                self.note();
             }
             None => self.adopted -= inner.len.load(Ordering::Relaxed) as u64,
         }

@@ -33,6 +33,7 @@ use crate::{
     kernel::{Kernels, LaunchBody},
     line::Line,
     pool::PoolCore,
+    profile::{Recording, Stamp},
     ready::Ready,
     stream::{Envelope, Lane, StreamInner},
     timer::Timer,
@@ -73,6 +74,8 @@ pub(crate) struct Core {
     pub(crate) streams: Mutex<Streams>,
     /// Commands that have not started are dropped instead of run.
     pub(crate) aborting: AtomicBool,
+    pub(crate) recording: Recording,
+    pub(crate) opened: Instant,
 }
 
 /// How commands are executed: one by one on our threads, or in batches on the device's own queue.
@@ -111,6 +114,11 @@ impl Core {
             }
             Drive::Line(line) => self.work_line(line),
         }
+    }
+
+    /// A moment in nanoseconds of the device's life.
+    pub(crate) fn life_at(&self, moment: Instant) -> u64 {
+        moment.saturating_duration_since(self.opened).as_nanos().try_into().unwrap_or(u64::MAX)
     }
 
     pub(crate) fn streams(&self) -> MutexGuard<'_, Streams> {
@@ -207,7 +215,7 @@ impl Core {
         if self.aborting.load(Ordering::Relaxed) {
             return Admission::Refuse(envelope, self.watch.lost().unwrap_or(Error::Aborted));
         }
-        if envelope.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+        if envelope.deadline != 0 && self.life_at(Instant::now()) >= envelope.deadline {
             return Admission::Refuse(envelope, Error::Deadline);
         }
         if envelope.reply.is_cancelled() {
@@ -243,14 +251,16 @@ impl Core {
     ) -> bool {
         let (reply, kind, result) = match self.admit(stream, envelope, lane, ran) {
             Admission::Waiting => return false,
-            Admission::Refuse(Envelope { command, reply, .. }, error) => {
+            Admission::Refuse(Envelope { command, reply, stamp, .. }, error) => {
                 let kind = command.kind();
+                self.recording.refused(stream, stamp, &command);
                 quietly_drop(command);
                 (reply, kind, Err(error))
             }
-            Admission::Run(Envelope { command, reply, .. }) => {
+            Admission::Run(Envelope { command, reply, stamp, .. }) => {
                 let kind = command.kind();
-                (reply, kind, self.execute(device, stream, command))
+                let start = self.recording.then(stamp);
+                (reply, kind, self.execute(device, stream, command, stamp, start))
             }
         };
         *ran += 1;
@@ -261,6 +271,7 @@ impl Core {
     /// A command that was taken from its stream will not run.
     pub(crate) fn refuse(&self, stream: &Arc<StreamInner>, envelope: Envelope, error: Error) {
         let kind = envelope.command.kind();
+        self.recording.refused(stream, envelope.stamp, &envelope.command);
         quietly_drop(envelope.command);
         self.answer(stream, kind, envelope.reply, Err(error));
     }
@@ -302,15 +313,40 @@ impl Core {
     /// Runs a command on the calling thread, which has the right to drive the stream.
     pub(crate) fn run_here(&self, device: &dyn Direct, stream: &Arc<StreamInner>, command: Command) -> Result<Output> {
         let kind = command.kind();
-        let result = self.execute(device, stream, command);
+        let stamp = self.recording.stamp();
+        let result = self.execute(device, stream, command, stamp, stamp);
         self.ended(stream, kind, &result);
         result
     }
 
-    /// Executes and drops a command; a panic of either becomes an error.
-    fn execute(&self, device: &dyn Direct, stream: &Arc<StreamInner>, mut command: Command) -> Result<Output> {
+    /// Executes and drops a command, whose stamp says whether it is profiled; a panic of either becomes an error.
+    #[inline]
+    fn execute(
+        &self,
+        device: &dyn Direct,
+        stream: &Arc<StreamInner>,
+        command: Command,
+        stamp: Stamp,
+        start: Stamp,
+    ) -> Result<Output> {
+        if stamp.is_set() {
+            let ran = |command: &Command, failed| self.recording.ran(stream, stamp, start, command, failed);
+            self.execute_and_tell(device, stream, command, ran)
+        } else {
+            self.execute_and_tell(device, stream, command, |_, _| ())
+        }
+    }
+
+    /// The same, with something to do when it has run: another function while nobody profiles, which does nothing then.
+    fn execute_and_tell(
+        &self,
+        device: &dyn Direct,
+        stream: &Arc<StreamInner>,
+        mut command: Command,
+        ended: impl FnOnce(&Command, bool),
+    ) -> Result<Output> {
         let run = || {
-            let start = matches!(command, Command::Launch(_)).then(Instant::now);
+            let begun = matches!(command, Command::Launch(_)).then(Instant::now);
             let result = match &mut command {
                 Command::Synchronize => stream.take_error().map_or(Ok(Output::Done), Err),
                 Command::Mark(signal) => {
@@ -320,14 +356,15 @@ impl Core {
                 Command::WaitFor(marker) => marker.check_or_wait(stream).unwrap_or(Ok(())).map(|()| Output::Done),
                 _ => device.execute(&command),
             };
-            if let (Command::Launch(launch), Some(start)) = (&command, start) {
-                let took = start.elapsed();
+            if let (Command::Launch(launch), Some(begun)) = (&command, begun) {
+                let took = begun.elapsed();
                 launch.body().kernel().took(took);
                 stream.tally.busy(took);
             }
             result
         };
         let ran = catch_unwind(AssertUnwindSafe(run));
+        ended(&command, !matches!(ran, Ok(Ok(_))));
         // Before the answer, so that whoever waited finds the buffers free. By itself, because a second panic on the way
         // out of the first would end the process.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(command)));

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicIsize, Ordering},
     },
     time::{Duration, Instant},
@@ -19,6 +19,7 @@ use crate::{
     counts::Tally,
     events::Event,
     marker::Marker,
+    profile::{Stamp, Track},
     road::{BRIEF, Drive},
     ticket::Ticket,
     timer::Timer,
@@ -82,7 +83,10 @@ const PATIENCE: isize = 64;
 pub(crate) struct Envelope {
     pub(crate) command: Command,
     pub(crate) reply: ReplySender<Result<Output>>,
-    pub(crate) deadline: Option<Instant>,
+    /// In nanoseconds of the device's life, which with the stamp take no more room than an instant; zero if none.
+    pub(crate) deadline: u64,
+    /// Whether it is profiled, and since when it waits.
+    pub(crate) stamp: Stamp,
 }
 
 /// The receiving end of a stream's queue: whoever holds it drives the stream.
@@ -111,6 +115,8 @@ pub(crate) struct StreamInner {
     pub(crate) queued: AtomicBool,
     /// Whether the lane has a command in front of its ring.
     held: AtomicBool,
+    /// Where profiles keep its spans, once one was on.
+    pub(crate) track: OnceLock<Arc<Track>>,
 }
 
 impl fmt::Debug for StreamInner {
@@ -134,6 +140,7 @@ impl StreamInner {
             unclaimed: CachePadded::default(),
             queued: AtomicBool::new(false),
             held: AtomicBool::new(false),
+            track: OnceLock::new(),
         })
     }
 
@@ -333,7 +340,8 @@ impl Stream {
         match core.replies.pair() {
             Some((reply, asked)) => {
                 let ticket = Ticket::new(asked, self.inner.clone(), deadline);
-                Ok((Envelope { command, reply, deadline }, ticket))
+                let deadline = deadline.map_or(0, |deadline| core.life_at(deadline).max(1));
+                Ok((Envelope { command, reply, deadline, stamp: core.recording.stamp() }, ticket))
             }
             None => {
                 let error = Error::TooManyTickets(core.replies.in_use());

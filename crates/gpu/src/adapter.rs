@@ -111,7 +111,7 @@ impl Provider for GpuProvider {
 }
 
 /// All adapters, the most capable first. Each call makes an instance of its own.
-fn enumerate() -> Vec<wgpu::Adapter> {
+pub(crate) fn enumerate() -> Vec<wgpu::Adapter> {
     // GL is a second way to devices that Vulkan, Metal or DX12 reach as well, so it is asked only if they found none.
     for backends in [wgpu::Backends::PRIMARY, wgpu::Backends::GL] {
         let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();

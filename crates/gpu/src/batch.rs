@@ -19,6 +19,7 @@ use crate::{
     device::{GpuBlock, Shared},
     staging::{Download, Upload},
     submission::{GpuSubmission, ReadBack},
+    timing::{Stamps, Timing},
     transfer::Place,
 };
 
@@ -34,6 +35,8 @@ pub(crate) struct GpuBatch {
     uploads: Vec<Upload>,
     downloads: Vec<Arc<Download>>,
     reads: Vec<ReadBack>,
+    /// While a profile is on.
+    timing: Option<Timing>,
 }
 
 /// The block of a buffer's memory.
@@ -49,7 +52,7 @@ impl GpuBatch {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let number = shared.batches.fetch_add(1, Ordering::Relaxed) + 1;
         let (uploads, downloads, reads) = (Vec::new(), Vec::new(), Vec::new());
-        Self { shared, number, encoder: None, pass: None, dispatches: 0, uploads, downloads, reads }
+        Self { shared, number, encoder: None, pass: None, dispatches: 0, uploads, downloads, reads, timing: None }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -59,8 +62,21 @@ impl GpuBatch {
     /// The encoder, outside of any pass.
     pub(crate) fn encoder(&mut self) -> &mut wgpu::CommandEncoder {
         self.pass = None;
-        let device = &self.shared.device;
-        self.encoder.get_or_insert_with(|| device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default()))
+        let encoder = self.encoder.get_or_insert_with(|| self.shared.encoder());
+        if let Some(timing) = &mut self.timing {
+            timing.before_encoding(encoder);
+        }
+        encoder
+    }
+
+    fn open_pass(&mut self) -> wgpu::ComputePass<'static> {
+        let timed = self.timing.as_mut().filter(|_| self.shared.stamps == Stamps::Passes);
+        let Some(timing) = timed else {
+            return self.encoder().begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime();
+        };
+        let timestamp_writes = timing.before_pass();
+        let encoder = self.encoder.get_or_insert_with(|| self.shared.encoder());
+        encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes }).forget_lifetime()
     }
 
     pub(crate) fn dispatch(
@@ -74,10 +90,12 @@ impl GpuBatch {
         let shared = self.shared.clone();
         let group = shared.groups.get(&shared.device, &pipeline.layout, bound, buffers);
         if self.pass.is_none() {
-            let pass = self.encoder().begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-            self.pass = Some((pass.forget_lifetime(), 0));
+            self.pass = Some((self.open_pass(), 0));
         }
         let Some((pass, set)) = &mut self.pass else { unreachable!("it was opened a moment ago") };
+        if let Some(timing) = &mut self.timing {
+            timing.before_dispatch(pass);
+        }
         let this = std::ptr::from_ref(pipeline).addr();
         if *set != this {
             pass.set_pipeline(&pipeline.pipeline);
@@ -312,6 +330,17 @@ impl GpuBatch {
         self.dispatch(pipeline, &bound, &buffers, body.params(), body.grid().to_array());
         Ok(Recorded::Done)
     }
+
+    fn record_untimed(&mut self, command: &Command) -> Result<Recorded> {
+        match command {
+            Command::Write(write) => self.write(write),
+            Command::Read(read) => self.read(read),
+            Command::Copy(copy) => self.copy(copy),
+            Command::Fill(fill) => self.fill(fill),
+            Command::Launch(launch) => self.launch(launch.body()),
+            other => Err(Error::Invalid(format!("{:?} is not for a backend", other.kind()).into())),
+        }
+    }
 }
 
 fn place(block: &GpuBlock) -> Place<'_> {
@@ -333,19 +362,26 @@ pub(crate) fn map_now(device: &wgpu::Device, buffer: &wgpu::Buffer, mode: wgpu::
 
 impl Batch for GpuBatch {
     fn record(&mut self, command: &Command) -> Result<Recorded> {
-        match command {
-            Command::Write(write) => self.write(write),
-            Command::Read(read) => self.read(read),
-            Command::Copy(copy) => self.copy(copy),
-            Command::Fill(fill) => self.fill(fill),
-            Command::Launch(launch) => self.launch(launch.body()),
-            other => Err(Error::Invalid(format!("{:?} is not for a backend", other.kind()).into())),
+        let recorded = self.record_untimed(command);
+        if let Some(timing) = &mut self.timing {
+            timing.after_command(recorded.is_ok(), self.pass.as_mut().map(|(pass, _)| pass), self.encoder.as_mut());
+            if self.shared.stamps == Stamps::Passes {
+                self.pass = None; // the next one has its own
+            }
         }
+        recorded
+    }
+
+    fn time_commands(&mut self) {
+        self.timing = Timing::new(&self.shared);
     }
 
     fn submit(self: Box<Self>) -> Result<Box<dyn Submission>> {
-        let Self { shared, number, encoder, pass, dispatches, uploads, downloads, reads } = *self;
+        let Self { shared, number, mut encoder, pass, dispatches, uploads, downloads, reads, timing } = *self;
         drop(pass);
+        if let (Some(timing), Some(encoder)) = (&timing, &mut encoder) {
+            timing.resolve(encoder);
+        }
         let uploads: Vec<_> = uploads.into_iter().map(Upload::close).collect();
         let index = encoder.map(|encoder| shared.queue.submit([encoder.finish()]));
         uploads.into_iter().for_each(|piece| shared.uploads.take_back(piece));
@@ -354,7 +390,8 @@ impl Batch for GpuBatch {
         if let Some(complaint) = shared.take_complaint() {
             return Err(Error::Device(complaint));
         }
-        Ok(Box::new(GpuSubmission::new(shared, number, index, reads, dispatches)))
+        let times = timing.map(Timing::close);
+        Ok(Box::new(GpuSubmission::new(shared, number, index, reads, dispatches, times)))
     }
 }
 
@@ -365,6 +402,10 @@ pub(crate) struct Scratch {
 }
 
 impl Shared {
+    fn encoder(&self) -> wgpu::CommandEncoder {
+        self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
+    }
+
     /// Scratch memory of at least so many bytes. Commands run in order, so all of them can use the same.
     pub(crate) fn scratch(&self, bytes: u64) -> Result<Arc<Scratch>> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);

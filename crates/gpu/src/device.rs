@@ -17,6 +17,7 @@ use crate::{
     compile::{Compiler, Groups},
     probe, resident,
     staging::{Downloads, Fetches, Uploads},
+    timing::{Sheets, Stamps},
     transfer::ByteKernels,
 };
 
@@ -47,6 +48,9 @@ pub(crate) struct Shared {
     /// Whether host and device share their memory, and idle buffers can be mapped.
     pub(crate) mappable: bool,
     pub(crate) depth: usize,
+    /// What the device's clock can tell, and what it takes for that.
+    pub(crate) stamps: Stamps,
+    pub(crate) sheets: Sheets,
     pub(crate) compiler: Compiler,
     pub(crate) groups: Groups,
     pub(crate) uploads: Arc<Uploads>,
@@ -98,12 +102,24 @@ impl Gpu {
         settled.upgrade().map(|settled| settled.wgpu().clone())
     }
 
+    #[cfg(test)]
+    pub(crate) fn stamps(&self) -> Stamps {
+        self.shared.stamps
+    }
+
+    /// The same device with a clock that can tell less.
+    #[cfg(test)]
+    pub(crate) fn with_stamps(mut self, stamps: Stamps) -> Self {
+        Arc::get_mut(&mut self.shared).expect("nobody has it yet").stamps = stamps;
+        self
+    }
+
     pub(crate) fn open(adapter: &wgpu::Adapter, id: &str, transfers: Transfers) -> Result<Self> {
         let adapter_info = adapter.get_info();
         let software = adapter_info.device_type == wgpu::DeviceType::Cpu;
         let shares_memory = software || adapter_info.device_type == wgpu::DeviceType::IntegratedGpu;
         let wanted = wgpu::Features::IMMEDIATES
-            | adapter.features().intersection(wgpu::Features::PIPELINE_CACHE)
+            | adapter.features().intersection(wgpu::Features::PIPELINE_CACHE | Stamps::features())
             | match transfers {
                 Transfers::Best if shares_memory => {
                     adapter.features().intersection(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
@@ -140,6 +156,8 @@ impl Gpu {
                 mappable: device.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
                 // Software drivers run a submission to its end before they take the next.
                 depth: if software { 1 } else { usize::MAX },
+                stamps: Stamps::of(&device),
+                sheets: Sheets::default(),
                 compiler: Compiler::new(&device, &adapter_info),
                 groups: Groups::default(),
                 uploads,

@@ -17,6 +17,7 @@ mod probe;
 mod resident;
 mod staging;
 mod submission;
+mod timing;
 mod transfer;
 
 pub use adapter::{GpuProvider, Transfers};

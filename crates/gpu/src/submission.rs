@@ -7,12 +7,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use millrace_core::{Error, Memory, Output, Result, Submission, View};
+use millrace_core::{Error, Memory, Output, Ran, Result, Submission, View};
 
 use crate::{
     batch::{block_of, map_now},
     device::Shared,
     staging::Download,
+    timing::Times,
 };
 
 /// How long a wait keeps its processor awake before it sleeps: so long, and so long more for every dispatch. Small
@@ -40,6 +41,8 @@ pub(crate) struct GpuSubmission {
     reads: Vec<ReadBack>,
     /// When a wait may sleep.
     sleepy: Instant,
+    /// While a profile is on.
+    times: Option<Times>,
 }
 
 impl GpuSubmission {
@@ -49,9 +52,10 @@ impl GpuSubmission {
         index: Option<wgpu::SubmissionIndex>,
         reads: Vec<ReadBack>,
         dispatches: u32,
+        times: Option<Times>,
     ) -> Self {
         let wakeful = (WAKEFUL + WAKEFUL_EACH * dispatches).min(WAKEFUL_MOST);
-        Self { shared, number, index, reads, sleepy: Instant::now() + wakeful }
+        Self { shared, number, index, reads, sleepy: Instant::now() + wakeful, times }
     }
 
     /// Looks whether it has run.
@@ -122,5 +126,9 @@ impl Submission for GpuSubmission {
             }
         };
         Ok(Output::View(View::fetched(bytes)))
+    }
+
+    fn ran(&self, command: usize) -> Ran {
+        self.times.as_ref().map_or(Ran::Unknown, |times| times.ran(command))
     }
 }

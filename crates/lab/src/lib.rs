@@ -13,6 +13,8 @@
 //! - [`resident`]: the groups of `millrace bench resident`, with actor libraries as peers.
 //! - [`interactive`]: the groups of `millrace bench interactive`, resident kernels against launches.
 //! - [`throughput`]: the groups of `millrace bench throughput`, cells per second of the wave engines.
+//! - [`profiler`]: the groups of `millrace bench profiler`.
+//! - [`profiled`]: what `millrace profile` runs.
 //! - [`report`]: the JSON that scripts may rely on.
 //! - [`history`]: runs that were kept; [`verdict`]: what became of them.
 //!
@@ -30,6 +32,8 @@ pub mod machine;
 pub mod measure;
 mod message;
 pub mod peers;
+pub mod profiled;
+pub mod profiler;
 pub mod raw_wgpu;
 pub mod report;
 pub mod resident;

@@ -29,6 +29,7 @@ pub mod reply;
 mod slab;
 pub mod spsc;
 mod sync;
+mod ticks;
 mod wait;
 
 pub use bell::{Bell, Seat, prefetch_to_write, sleep_until};
@@ -38,4 +39,5 @@ pub use error::{
 pub use lock::{BriefGuard, BriefLock};
 pub use poll::poll_while_worthwhile;
 pub use slab::{Loan, MAX_OUT, Recycle, Slab};
+pub use ticks::TickClock;
 pub use wait::prepare;

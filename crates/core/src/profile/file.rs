@@ -1,0 +1,81 @@
+//! Files that appear whole or not at all.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+/// Writes a file next to its place and moves it there when it is complete. What is not a file, as a pipe or a terminal,
+/// is written to as it is. An error names the path.
+pub(super) fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let written = match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory)),
+        Ok(found) if !found.is_file() => File::options().write(true).open(path).and_then(|file| fill(file, content)),
+        _ => write_beside(path, content),
+    };
+    written.map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))
+}
+
+fn write_beside(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
+    let mut unfinished = name.to_owned();
+    unfinished.push(format!(".{}.part", std::process::id()));
+    let part = Part(path.with_file_name(unfinished));
+    let file = File::create(&part.0)?;
+    fill(file, content)?;
+    fs::rename(&part.0, path)
+}
+
+fn fill(file: File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 16, file);
+    content(&mut out)?;
+    let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    match file.sync_all() {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()), // a pipe has nothing to wait for
+        other => other,
+    }
+}
+
+/// Renamed if all went well, and then there is nothing to remove.
+struct Part(PathBuf);
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_half_way_leaves_the_old_file_and_nothing_else() {
+        let folder = std::env::temp_dir().join(format!("millrace-file-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("trace.json");
+        write(&path, |out| out.write_all(b"old")).unwrap();
+        let full = |out: &mut dyn Write| {
+            out.write_all(&[b'x'; 1 << 20])?;
+            Err(io::Error::from(io::ErrorKind::StorageFull))
+        };
+        let error = write(&path, full).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(error.to_string().contains("trace.json"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing is left beside it");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_full_disk_is_an_error_with_the_path() {
+        let error = write(Path::new("/dev/full"), |out| out.write_all(&[b'x'; 1 << 20])).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(error.to_string().starts_with("cannot write /dev/full: "), "{error}");
+        let small = write(Path::new("/dev/full"), |out| out.write_all(b"x"));
+        assert!(small.is_err(), "also what fits into the buffer");
+        write(Path::new("/dev/null"), |out| out.write_all(b"x")).unwrap();
+    }
+}

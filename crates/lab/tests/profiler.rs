@@ -1,0 +1,37 @@
+//! What is profiled really runs, and the profiler's own rows have numbers.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::time::Duration;
+
+use millrace::ProfileOptions;
+use millrace_lab::{
+    profiled::Workload,
+    profiler::{Effort, group_names, run_groups},
+};
+
+#[test]
+fn every_workload_gives_a_profile_of_its_own_commands() {
+    for workload in Workload::all() {
+        let device = millrace::runtime().open("cpu").unwrap();
+        let profiler = device.profile(&ProfileOptions::default()).unwrap();
+        workload.run(&device, &|| false).unwrap();
+        let (profile, counts) = (profiler.stop(), device.counts());
+        assert_eq!(profile.spans().len() as u64, counts.commands(), "{}", workload.name);
+        assert!(!profile.spans().is_empty() && profile.dropped() == 0, "{}", workload.name);
+        assert_eq!(Workload::of(workload.name).unwrap().about, workload.about);
+    }
+}
+
+#[test]
+fn every_group_yields_rows_with_numbers_and_events_have_targets() {
+    let effort = Effort { rounds: 1, turn: Duration::from_millis(1), ..Effort::quick() };
+    let report = run_groups(&effort, &|_| true, &mut |_| ());
+    for name in group_names() {
+        assert!(report.rows.iter().any(|row| row.group == name), "{name}");
+    }
+    for row in &report.rows {
+        assert!(!row.is_error() && row.p50.is_some(), "{row:?}");
+        assert_eq!(row.id.starts_with("millrace/event"), row.target.is_some(), "{row:?}");
+    }
+}
