@@ -1,6 +1,6 @@
 //! `millrace devices`
 
-use millrace::{Found, Health, Runtime};
+use millrace::{DeviceInfo, DeviceKind, Found, Health, Runtime, tensor::Simd};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -68,11 +68,20 @@ fn describe(runtime: &Runtime, found: Found) -> Entry {
         memory: info.map(|info| info.memory),
         max_groups: info.map(|info| info.limits.groups),
         max_threads: info.map(|info| info.limits.threads),
-        details: info.map(|info| info.details.iter().cloned().collect()).unwrap_or_default(),
+        details: info.map(details).unwrap_or_default(),
         findings: info.map(|info| info.findings.clone()).unwrap_or_default(),
         health: opened.as_ref().ok().map(|device| device.health().into()),
         reason: opened.err(),
     }
+}
+
+fn details(info: &DeviceInfo) -> BTreeMap<String, String> {
+    let mut details: BTreeMap<_, _> = info.details.iter().cloned().collect();
+    if info.kind == DeviceKind::Cpu {
+        let all: Vec<_> = Simd::all().into_iter().map(Simd::name).collect();
+        details.insert("simd".to_owned(), format!("{}, of {}", Simd::in_use().name(), all.join(", ")));
+    }
+    details
 }
 
 pub(crate) fn devices(json: bool) -> Result<(), Failure> {

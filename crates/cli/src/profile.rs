@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// Commands that are kept; those beyond are counted
     #[arg(long, value_name = "COUNT", default_value_t = 1 << 20)]
     events: usize,
-    /// Write a trace to this file, for https://ui.perfetto.dev or chrome://tracing
+    /// Write a trace to this file, for ui.perfetto.dev or chrome tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Write a picture to this file: streams and their operations, as wide as the time they took

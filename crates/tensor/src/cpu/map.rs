@@ -2,7 +2,7 @@
 
 use bytemuck::{AnyBitPattern, Pod, Zeroable};
 use millrace_core::{CpuKernel, Launched};
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use super::{
     BLOCK, PIECE, pieces,
@@ -11,6 +11,7 @@ use super::{
     worth_threads,
 };
 use crate::ops::Walk;
+use crate::simd::arch;
 
 /// What an operation does with one element of each of its operands.
 pub(crate) trait Map<const N: usize>: 'static {
@@ -38,7 +39,7 @@ fn run<M: Map<N>, const N: usize>(launch: &mut Launched<'_>) {
     let out = &mut launch.output::<M::Out>(N)[..walk.n as usize];
     let streamed = size_of_val(out) >= STREAMED_FROM;
     let parallel = worth_threads(launch.threads(), out.len() as f64 * M::COST);
-    let arch = Arch::new();
+    let arch = arch();
     pieces(launch.threads(), parallel, out, PIECE, |piece, out| {
         arch.dispatch(Piece::<M, N> { sources: &sources, start: piece * PIECE, out, streamed });
     });

@@ -65,7 +65,7 @@ fn value(entry: u64) -> f32 {
 /// Sorts every line; says which lines have an index twice.
 fn sort_lines(pointers: &[u32], packed: &mut [u64]) -> Vec<usize> {
     #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("popcnt") {
+    if crate::Simd::in_use() >= crate::Simd::Avx512 && std::arch::is_x86_feature_detected!("popcnt") {
         // SAFETY: the processor has these instructions.
         return unsafe { avx512::sort_lines(pointers, packed) };
     }

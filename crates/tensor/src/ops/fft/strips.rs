@@ -96,7 +96,7 @@ mod avx {
 
     /// Whether elements have eight bytes, and the processor has the instructions.
     pub(super) fn fits<T>() -> bool {
-        size_of::<T>() == 8 && std::arch::is_x86_feature_detected!("avx")
+        size_of::<T>() == 8 && crate::Simd::in_use() >= crate::Simd::Avx2
     }
 
     /// Rows of columns: column `l` of lines that are `step` apart becomes row `l`, for whole tiles.

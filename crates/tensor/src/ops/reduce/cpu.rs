@@ -2,10 +2,10 @@
 
 use bytemuck::{Pod, Zeroable};
 use millrace_core::{CpuKernel, Launched};
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use super::Params;
-use crate::{
+use crate::{simd::arch, 
     cpu::{BLOCK, PIECE, pieces, source::gather, worth_threads},
     math,
 };
@@ -166,7 +166,7 @@ fn run<F: Fold>(launch: &mut Launched<'_>) {
     let (outputs, length) = (out.len(), params.length as usize);
     let walk = &Outputs { params: &params, x };
     let divisor = f32::from_bits(params.divisor);
-    let (threads, arch) = (launch.threads(), Arch::new());
+    let (threads, arch) = (launch.threads(), arch());
     let parallel = worth_threads(threads, (outputs * length) as f64 * 0.15);
 
     // The last kept axis lies in order: fold its columns side by side.
@@ -263,7 +263,7 @@ pub(crate) fn arg<F: Fold<Lane = <F as Fold>::X, Acc = <F as Fold>::X>>() -> Cpu
         let x = launch.input::<F::X>(0);
         let out = &mut launch.output::<u32>(1)[..params.outputs as usize];
         let walk = &Outputs { params: &params, x };
-        let (threads, arch, length) = (launch.threads(), Arch::new(), params.length as usize);
+        let (threads, arch, length) = (launch.threads(), arch(), params.length as usize);
         let parallel = worth_threads(threads, (out.len() * length) as f64 * 0.15);
         if parallel && out.len() < 4 * threads.count() && length >= 2 * PIECE {
             for (output, out) in out.iter_mut().enumerate() {

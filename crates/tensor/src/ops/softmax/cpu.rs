@@ -1,8 +1,8 @@
 use millrace_core::CpuKernel;
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use super::Params;
-use crate::{
+use crate::{simd::arch, 
     cpu::{PIECE, pieces, worth_threads},
     math,
     ops::reduce::cpu::{Max, Sum, fold},
@@ -14,7 +14,7 @@ pub(crate) fn kernel() -> CpuKernel {
         let (rows, length) = (params.rows as usize, params.length as usize);
         let x = &launch.input::<f32>(0)[params.offset as usize..][..rows * length];
         let out = &mut launch.output::<f32>(1)[..rows * length];
-        let (arch, per_piece) = (Arch::new(), (PIECE / length).max(1) * length);
+        let (arch, per_piece) = (arch(), (PIECE / length).max(1) * length);
         let parallel = worth_threads(launch.threads(), out.len() as f64);
         pieces(launch.threads(), parallel, out, per_piece, |piece, out| {
             let x = &x[piece * per_piece..][..out.len()];

@@ -1,11 +1,12 @@
 use millrace_core::{CpuKernel, Launched};
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use super::{
     Params,
     gather::{Level, rows_times_vector},
 };
 use crate::cpu::worth_threads;
+use crate::simd::arch;
 
 /// Nanoseconds per entry and column on one thread, roughly,
 const COST: f64 = 0.5;
@@ -113,7 +114,7 @@ impl Product<'_> {
             carry[0] = rows_times_vector(level, &range, self.indices, self.values, self.x, out);
         } else {
             let (indices, values, x) = (self.indices, self.values, self.x);
-            Arch::new().dispatch(RowsTimesMatrix { range, indices, values, x, n, out, carry });
+            arch().dispatch(RowsTimesMatrix { range, indices, values, x, n, out, carry });
         }
     }
 }

@@ -5,6 +5,7 @@
 //! hold is nothing that memory safety may depend on.
 
 use super::cpu::Range;
+use crate::Simd;
 
 /// The instructions in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,13 +20,12 @@ pub(super) enum Level {
 }
 
 impl Level {
-    /// What this processor has, best first.
+    /// What may be used, best first.
     fn all() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
         let vectors = [
-            std::arch::is_x86_feature_detected!("avx512f").then_some(Self::Avx512),
-            (std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma"))
-                .then_some(Self::Avx2),
+            (Simd::in_use() >= Simd::Avx512).then_some(Self::Avx512),
+            (Simd::in_use() >= Simd::Avx2).then_some(Self::Avx2),
         ];
         #[cfg(not(target_arch = "x86_64"))]
         let vectors = [None];
