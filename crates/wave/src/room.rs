@@ -109,7 +109,7 @@ impl Setup {
     ///     engine.step(100)?;
     ///     engine.energy()
     /// };
-    /// assert!(left(1.0)? < left(0.5)? && left(0.5)? < left(0.1)?);
+    /// assert!(left(1.0)? < left(0.1)? && left(0.1)? < left(0.01)?);
     /// assert!(Setup::new([4; 3]).admittance(1.5).build().is_err());
     /// # Ok::<(), millrace_wave::Error>(())
     /// ```
