@@ -12,6 +12,7 @@ mod layout;
 mod manual;
 mod profile;
 mod serve;
+mod stop;
 mod table;
 mod top;
 mod tour;
@@ -126,7 +127,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     // Nothing here leaves anything behind that an end in the middle could break: files are written whole.
     if let Err(error) = ctrlc::set_handler(|| {
-        if wave::stop() || serve::stop() || profile::stop() {
+        if wave::RUN.stop() || profile::RUN.stop() || serve::stop() {
             return; // it ends by itself, soon
         }
         top::leave_screen();

@@ -3,7 +3,6 @@
 use std::{
     cell::RefCell,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU8, Ordering},
     time::{Duration, Instant},
 };
 
@@ -15,6 +14,7 @@ use serde::Serialize;
 use crate::{
     Failure,
     bench::{NewFile, cannot_write},
+    stop::Run,
     tour,
 };
 
@@ -49,16 +49,8 @@ fn names() -> Vec<clap::builder::PossibleValue> {
     std::iter::once(tour).chain(Workload::all().iter().map(named)).collect()
 }
 
-/// Whether a run is under way, and whether it is to stop.
-static RUN: AtomicU8 = AtomicU8::new(IDLE);
-const IDLE: u8 = 0;
-const RUNNING: u8 = 1;
-const STOPPING: u8 = 2;
-
-/// Asks a run to stop, once; says whether there is one that will.
-pub(crate) fn stop() -> bool {
-    RUN.compare_exchange(RUNNING, STOPPING, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-}
+/// The run that Ctrl-C stops.
+pub(crate) static RUN: Run = Run::new();
 
 #[derive(Serialize)]
 struct Row<'a> {
@@ -139,10 +131,10 @@ pub(crate) fn profile(options: &Options) -> Result<(), Failure> {
         }
     }
     let profiler = device.profile(&ProfileOptions::default().events(options.events))?;
-    RUN.store(RUNNING, Ordering::Relaxed);
+    RUN.begin();
     let done = run(&options.what, &device, Duration::from_secs_f64(options.seconds));
     let profile = profiler.stop();
-    let stopped = RUN.swap(IDLE, Ordering::Relaxed) == STOPPING;
+    let stopped = RUN.end();
     let summary = profile.summary();
     println!("{summary}");
     // All of them, also if one cannot be written or the work has failed.
@@ -165,7 +157,7 @@ pub(crate) fn profile(options: &Options) -> Result<(), Failure> {
 
 fn run(what: &str, device: &Device, lasting: Duration) -> Result<(), Failure> {
     let until = Instant::now() + lasting;
-    let stopping = || RUN.load(Ordering::Relaxed) == STOPPING;
+    let stopping = || RUN.is_stopping();
     let go_on = || Instant::now() < until && !stopping();
     let Some(workload) = Workload::of(what) else {
         let failed = RefCell::new(None);

@@ -2,7 +2,6 @@
 
 use std::{
     path::PathBuf,
-    sync::atomic::{AtomicU8, Ordering},
     time::{Duration, Instant},
 };
 
@@ -15,6 +14,7 @@ use crate::{
     Failure,
     bench::{NewFile, cannot_write},
     serve::{self, Settings},
+    stop::Run,
     table::time,
 };
 
@@ -142,16 +142,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// Whether a run is under way, and whether it is to stop.
-static RUN: AtomicU8 = AtomicU8::new(IDLE);
-const IDLE: u8 = 0;
-const RUNNING: u8 = 1;
-const STOPPING: u8 = 2;
-
-/// Asks a run to stop, once; says whether there is one that will.
-pub(crate) fn stop() -> bool {
-    RUN.compare_exchange(RUNNING, STOPPING, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-}
+/// The run that Ctrl-C stops.
+pub(crate) static RUN: Run = Run::new();
 
 impl Options {
     fn room(&self) -> Result<Room, Failure> {
@@ -256,11 +248,11 @@ fn run(engine: &mut dyn Engine, steps: u64) -> Result<Duration, Failure> {
     if let Ok(style) = ProgressStyle::with_template("{bar:32} {percent:>3}%  {eta:>4} left  step {pos} of {len}") {
         bar.set_style(style);
     }
-    RUN.store(RUNNING, Ordering::Relaxed);
+    RUN.begin();
     let start = Instant::now();
     let mut piece = 1;
     while engine.steps() < steps {
-        if RUN.load(Ordering::Relaxed) == STOPPING {
+        if RUN.is_stopping() {
             bar.finish_and_clear();
             return Err(Failure::Stopped(format!("stopped after {} of {steps} steps", engine.steps())));
         }
@@ -276,7 +268,7 @@ fn run(engine: &mut dyn Engine, steps: u64) -> Result<Duration, Failure> {
         bar.set_position(engine.steps());
     }
     let took = start.elapsed();
-    RUN.store(IDLE, Ordering::Relaxed);
+    RUN.end();
     bar.finish_and_clear();
     Ok(took)
 }
