@@ -70,6 +70,14 @@ impl Layout {
         wide
     }
 
+    /// Puts a margin around a field, without any pressure where the kinds say that a cell is solid.
+    pub(crate) fn widen_open(&self, field: &[f32], kinds: &[u8]) -> Vec<f32> {
+        let mut wide = self.widen(field);
+        let solid = kinds.iter().map(|kind| kind & SOLID != 0);
+        wide.iter_mut().zip(solid).filter(|(_, solid)| *solid).for_each(|(pressure, _)| *pressure = 0.0);
+        wide
+    }
+
     /// A field, or some planes of it that begin at word `skip`, without the margin around it.
     pub(crate) fn narrow(&self, wide: &[f32], rows: impl Iterator<Item = usize>, skip: usize) -> Vec<f32> {
         let nx = self.size[0] as usize;

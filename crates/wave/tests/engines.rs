@@ -62,6 +62,8 @@ fn rooms() -> Vec<(&'static str, Room)> {
             rooms.push(("small", Setup::new(size).boundary(boundary).source(source).build().unwrap()));
         }
     }
+    // Walls that absorb a part.
+    rooms.push(("partly", Scene::Ball.setup(20, Boundary::Absorbing, tone).admittance(0.3).build().unwrap()));
     // Large enough for several threads.
     rooms.push(("large", Scene::Slits.setup(90, Boundary::Absorbing, tone).build().unwrap()));
     rooms

@@ -8,11 +8,7 @@ mod cpu;
 use bytemuck::{Pod, Zeroable};
 use millrace::{Access, Buffer, Device, Dim3, Kernel, KernelSpec, Stream, View};
 
-use crate::{
-    Cell, Engine, Error, MAX_SOURCES, Result, Room, State,
-    cells::Grid,
-    layout::{Layout, SOLID},
-};
+use crate::{Cell, Engine, Error, MAX_SOURCES, Result, Room, State, cells::Grid, layout::Layout};
 
 /// Threads of a group in `step.wgsl`,
 const BLOCK: [u32; 2] = [32, 4];
@@ -204,9 +200,7 @@ impl Engine for PerStep {
     fn load(&mut self, state: &State) -> Result<()> {
         for (field, pressures) in [(&self.now, &state.now), (&self.before, &state.before)] {
             self.room.check_length(pressures.len())?;
-            let mut wide = self.layout.widen(pressures);
-            let solid = self.known_kinds.iter().map(|kind| kind & SOLID != 0);
-            wide.iter_mut().zip(solid).filter(|(_, solid)| *solid).for_each(|(pressure, _)| *pressure = 0.0);
+            let wide = self.layout.widen_open(pressures, &self.known_kinds);
             self.stream.run(field.write(0, bytemuck::cast_slice(&wide).to_vec()))?;
         }
         Ok(())

@@ -14,11 +14,7 @@ use millrace::{
 };
 
 use self::handler::{Keeper, Order, PER_ANSWER};
-use crate::{
-    Cell, Engine, Result, Room, State,
-    cells::Grid,
-    layout::{Layout, SOLID},
-};
+use crate::{Cell, Engine, Result, Room, State, cells::Grid, layout::Layout};
 
 /// Orders on their way, at most.
 const UNDER_WAY: usize = 256;
@@ -240,9 +236,7 @@ impl Engine for Resident {
         let mut fields = Vec::with_capacity(2);
         for pressures in [&state.now, &state.before] {
             self.room.check_length(pressures.len())?;
-            let mut wide = self.layout.widen(pressures);
-            let solid = self.kinds.iter().map(|kind| kind & SOLID != 0);
-            wide.iter_mut().zip(solid).filter(|(_, solid)| *solid).for_each(|(pressure, _)| *pressure = 0.0);
+            let wide = self.layout.widen_open(pressures, &self.kinds);
             fields.push(wide);
         }
         // The old one leaves first: there may not be room for two.
