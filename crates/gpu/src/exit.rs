@@ -2,20 +2,18 @@
 //! makes it crash: so our threads leave before.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, Weak},
+    sync::{Arc, Condvar, Mutex, Once, Weak},
     time::{Duration, Instant},
 };
 
 use millrace_core::Leave;
 
+use crate::staging::lock;
+
 /// How long an exit may take in all. Work that runs longer is left to its fate.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 static INSIDE: Mutex<Vec<Weak<dyn Leave>>> = Mutex::new(Vec::new());
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Makes these threads leave before the process exits. To be called when the driver has been loaded, so that what it
 /// wants to be told about the exit comes after us: last in, first out.

@@ -7,7 +7,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Instant,
@@ -22,6 +22,7 @@ use super::{
 use crate::{
     backend::Ran,
     command::{Command, CommandKind},
+    context::lock,
     stream::StreamInner,
 };
 
@@ -113,10 +114,6 @@ pub(super) struct Recorded {
     pub(super) names: Vec<Arc<str>>,
     pub(super) began: (u64, Instant),
     pub(super) ended: (u64, Instant),
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Stamp {
