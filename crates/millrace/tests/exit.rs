@@ -11,6 +11,7 @@ use std::{
 };
 
 use millrace::{prelude::*, resident::WaitPolicy};
+use support::{Double, Number};
 
 /// What a child exits with if all went well.
 const CODE: i32 = 7;
@@ -64,25 +65,6 @@ fn child_with_work_pending() {
     }
     drop((stream, kernel, y, device));
     std::process::exit(CODE);
-}
-
-#[derive(Clone, Copy, Message)]
-#[repr(C)]
-struct Number {
-    value: u32,
-}
-
-struct Double;
-
-impl Handler for Double {
-    type Message = Number;
-    type Reply = Number;
-    type State = ();
-    const WGSL: Option<&'static str> = Some("return Number(message.value * 2u);");
-    fn state(&self) {}
-    fn handle(&mut self, _: &mut (), message: &Number, _: &mut Scope<'_, Number>) -> Number {
-        Number { value: message.value * 2 }
-    }
 }
 
 #[test]

@@ -4,6 +4,8 @@
 #![cfg(feature = "gpu")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod support;
+
 use std::{
     sync::atomic::{AtomicU32, Ordering},
     thread,
@@ -15,12 +17,7 @@ use millrace::{
     prelude::*,
     resident::{ArchivedHandler, Delivery, Error, Mode, Residency, RestartPolicy, Status, WaitPolicy, layout, rkyv},
 };
-
-#[derive(Clone, Copy, Debug, PartialEq, Message)]
-#[repr(C)]
-struct Number {
-    value: u32,
-}
+use support::{Double, Number};
 
 /// Adds up what it is sent, and answers with the sum.
 struct Sum;
@@ -41,20 +38,6 @@ impl Handler for Sum {
     fn handle(&mut self, state: &mut Number, message: &Number, _: &mut Scope<'_, Number>) -> Number {
         state.value = state.value.wrapping_add(message.value);
         *state
-    }
-}
-
-/// Answers with twice the number.
-struct Double;
-
-impl Handler for Double {
-    type Message = Number;
-    type Reply = Number;
-    type State = ();
-    const WGSL: Option<&'static str> = Some("return Number(message.value * 2u);");
-    fn state(&self) {}
-    fn handle(&mut self, _: &mut (), message: &Number, _: &mut Scope<'_, Number>) -> Number {
-        Number { value: message.value.wrapping_mul(2) }
     }
 }
 

@@ -2,6 +2,8 @@
 #![cfg(all(unix, feature = "gpu"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod support;
+
 use std::{
     thread,
     time::{Duration, Instant},
@@ -11,28 +13,10 @@ use millrace::{
     prelude::*,
     resident::{Error, Residency, WaitPolicy},
 };
+use support::{Double, Number};
 
 /// Not zero: the test harness and the end of the last lease take some.
 const NEXT_TO_NOTHING: Duration = Duration::from_millis(20);
-
-#[derive(Clone, Copy, Message)]
-#[repr(C)]
-struct Number {
-    value: u32,
-}
-
-struct Double;
-
-impl Handler for Double {
-    type Message = Number;
-    type Reply = Number;
-    type State = ();
-    const WGSL: Option<&'static str> = Some("return Number(message.value * 2u);");
-    fn state(&self) {}
-    fn handle(&mut self, _: &mut (), message: &Number, _: &mut Scope<'_, Number>) -> Number {
-        Number { value: message.value * 2 }
-    }
-}
 
 fn cpu_time() -> Duration {
     // SAFETY: all-zero bytes are a valid `rusage`, and the call only writes to it.
