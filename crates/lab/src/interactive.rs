@@ -34,9 +34,10 @@ pub const FRAME: Duration = Duration::from_micros(16_667);
 
 /// Measures all groups that `wanted` says yes to, the sides in turns, and sets the targets.
 ///
-/// ```no_run
+/// ```
 /// use millrace_lab::interactive::{Effort, run_groups};
-/// let report = run_groups(&Effort::quick(), &|name| name == "mixed_workload", &mut |_| ());
+/// let report = run_groups(&Effort::quick(), &|name| name == "query_state", &mut |_| ());
+/// assert!(report.rows.iter().any(|row| row.is_ours()));
 /// println!("{}", report.to_json()?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -20,9 +20,10 @@ use crate::{
 
 /// Measures all groups that `wanted` says yes to, the sides in turns, and sets the targets.
 ///
-/// ```no_run
+/// ```
 /// use millrace_lab::profiler::{Effort, run_groups};
-/// let report = run_groups(&Effort::quick(), &|_| true, &mut |_| ());
+/// let report = run_groups(&Effort::quick(), &|name| name == "profiler", &mut |_| ());
+/// assert!(report.rows.iter().any(|row| row.is_ours()));
 /// println!("{}", report.to_json()?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -80,6 +80,11 @@ impl Row {
         self.id.starts_with("millrace")
     }
 
+    /// Whether it is the same number, of another run.
+    fn is_same_as(&self, other: &Self) -> bool {
+        (&self.group, &self.id, &self.device) == (&other.group, &other.id, &other.device)
+    }
+
     /// Whether the measurement failed.
     pub fn is_error(&self) -> bool {
         self.p50.is_none()
@@ -106,8 +111,8 @@ impl Report {
     /// too few.
     pub fn since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (&'a Row, Verdict)> {
         self.rows.iter().filter(|row| row.is_ours()).filter_map(|row| {
-            let same = |other: &&Row| (&other.group, &other.id, &other.device) == (&row.group, &row.id, &row.device);
-            let earlier = before.rows.iter().find(same).filter(|earlier| earlier.unit == row.unit)?;
+            let earlier =
+                before.rows.iter().find(|other| other.is_same_as(row)).filter(|earlier| earlier.unit == row.unit)?;
             Some((row, compare(&row.rounds, &earlier.rounds, row.better)?))
         })
     }
@@ -116,8 +121,7 @@ impl Report {
     /// stay those of the first.
     pub fn add_rounds(&mut self, again: &Self) {
         for row in &mut self.rows {
-            let same = |other: &&Row| (&other.group, &other.id, &other.device) == (&row.group, &row.id, &row.device);
-            if let Some(more) = again.rows.iter().find(same) {
+            if let Some(more) = again.rows.iter().find(|other| other.is_same_as(row)) {
                 row.rounds.extend(&more.rounds);
             }
         }

@@ -71,9 +71,10 @@ impl Effort {
 
 /// Measures all groups that `wanted` says yes to, the sides in turns, and sets the targets.
 ///
-/// ```no_run
+/// ```
 /// use millrace_lab::gpu::{Effort, run_groups};
 /// let report = run_groups(&Effort::quick(), &|name| name == "empty_launch", &mut |_| ());
+/// assert!(report.rows.iter().any(|row| row.is_ours()));
 /// println!("{}", report.to_json()?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

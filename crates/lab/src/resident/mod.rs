@@ -70,9 +70,10 @@ impl Effort {
 
 /// Measures all groups that `wanted` says yes to, the sides in turns, and sets the targets.
 ///
-/// ```no_run
+/// ```
 /// use millrace_lab::resident::{Effort, run_groups};
-/// let report = run_groups(&Effort::quick(), &|name| name == "kernel_round_trip", &mut |_| ());
+/// let report = run_groups(&Effort::quick(), &|name| name == "startup", &mut |_| ());
+/// assert!(report.rows.iter().any(|row| row.is_ours()));
 /// println!("{}", report.to_json()?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

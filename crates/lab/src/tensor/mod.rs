@@ -24,9 +24,10 @@ use products::{Library, Product};
 
 /// Measures all groups that `wanted` says yes to, the sides in turns, and sets the targets.
 ///
-/// ```no_run
+/// ```
 /// use millrace_lab::tensor::{Effort, run_groups};
 /// let report = run_groups(&Effort::quick(), &|name| name == "small_op", &mut |_| ());
+/// assert!(report.rows.iter().any(|row| row.is_ours()));
 /// println!("{}", report.to_json()?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
