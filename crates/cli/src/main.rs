@@ -16,6 +16,7 @@ mod stop;
 mod table;
 mod top;
 mod tour;
+mod tune;
 mod validate;
 mod wave;
 
@@ -60,6 +61,11 @@ enum Task {
         #[arg(long)]
         json: bool,
     },
+    /// Find the fastest way of each operation on this machine, and keep it for all programs
+    ///
+    /// Ways are timed with real data. Programs use what is kept unless MILLRACE_TUNE=never; with MILLRACE_TUNE=measure
+    /// they measure what they need and is not known.
+    Tune(tune::Options),
     /// Watch the devices that programs use: those that publish, as with MILLRACE_MONITOR=1
     Top {
         /// Show it once and end
@@ -127,7 +133,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     // Nothing here leaves anything behind that an end in the middle could break: files are written whole.
     if let Err(error) = ctrlc::set_handler(|| {
-        if wave::RUN.stop() || profile::RUN.stop() || serve::stop() {
+        if wave::RUN.stop() || profile::RUN.stop() || tune::RUN.stop() || serve::stop() {
             return; // it ends by itself, soon
         }
         top::leave_screen();
@@ -140,6 +146,7 @@ fn main() -> ExitCode {
         None => tour::tour(),
         Some(Task::Devices { json }) => devices::devices(json),
         Some(Task::Validate { device, quick, json }) => validate::validate(device.as_deref(), quick, json),
+        Some(Task::Tune(options)) => tune::tune(&options),
         Some(Task::Top { once, json, interval }) => top::top(once, json, interval),
         Some(Task::Profile(options)) => profile::profile(&options),
         Some(Task::Wave(options)) => wave::wave(&options),

@@ -20,7 +20,7 @@ use crate::{
     memory::{Buffer, BufferId},
     monitor::Publication,
     pool::{PoolCore, PoolStats},
-    runtime::Provider,
+    runtime::{Provider, Runtime},
     stream::{Stream, StreamInner, StreamOptions},
 };
 
@@ -157,6 +157,7 @@ pub struct Device {
 
 #[derive(Clone)]
 struct Origin {
+    runtime: Runtime,
     provider: Arc<dyn Provider>,
     id: Arc<str>,
 }
@@ -168,9 +169,15 @@ impl Device {
     }
 
     /// Opens one of a provider's devices, which can be opened anew when it is lost.
-    pub(crate) fn open_from(provider: &Arc<dyn Provider>, id: &str, options: DeviceOptions) -> Result<Self> {
+    pub(crate) fn open_from(
+        runtime: &Runtime,
+        provider: &Arc<dyn Provider>,
+        id: &str,
+        options: DeviceOptions,
+    ) -> Result<Self> {
         let context = Context::open(provider.open(id)?, options, 1)?;
-        Ok(Self { context, origin: Some(Origin { provider: provider.clone(), id: id.into() }) })
+        let origin = Origin { runtime: runtime.clone(), provider: provider.clone(), id: id.into() };
+        Ok(Self { context, origin: Some(origin) })
     }
 
     /// Opens a fresh context in the place of this one: a new generation with its own memory, threads and fate, and the
@@ -190,9 +197,7 @@ impl Device {
     /// ```
     pub fn recover(&self) -> Result<Self> {
         let core = &self.context.core;
-        let Some(origin) = &self.origin else {
-            return Err(Error::Invalid("the device was not opened by a runtime, so it cannot be opened anew".into()));
-        };
+        let origin = self.origin()?;
         core.recovering();
         let fresh = origin
             .provider
@@ -200,6 +205,39 @@ impl Device {
             .and_then(|engine| Context::open(engine, core.options.clone(), core.watch.generation + 1));
         core.recovered();
         Ok(Self { context: fresh?, origin: Some(origin.clone()) })
+    }
+
+    /// Opens another context on the same device, with options of its own: what happens to one does not touch the other.
+    ///
+    /// ```
+    /// use millrace::DeviceOptions;
+    /// let device = millrace::runtime().open("cpu")?;
+    /// let twin = device.twin(DeviceOptions::default().budget(1 << 20))?;
+    /// assert_eq!(twin.info().name, device.info().name);
+    /// drop(twin.recover()?);
+    /// device.stream()?.synchronize()?; // goes on
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn twin(&self, options: DeviceOptions) -> Result<Self> {
+        let origin = self.origin()?;
+        Device::open_from(&origin.runtime, &origin.provider, &origin.id, options)
+    }
+
+    /// Opens a device of the same runtime, by its id or kind.
+    ///
+    /// ```
+    /// let device = millrace::runtime().open("cpu")?;
+    /// assert_eq!(device.neighbour("cpu")?.info().id, "cpu");
+    /// assert!(device.neighbour("abacus").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn neighbour(&self, device: &str) -> Result<Self> {
+        self.origin()?.runtime.open(device)
+    }
+
+    fn origin(&self) -> Result<&Origin> {
+        let unknown = "the device was not opened by a runtime, so nothing can be opened anew";
+        self.origin.as_ref().ok_or_else(|| Error::Invalid(unknown.into()))
     }
 
     pub(crate) fn handle(&self) -> &Arc<Handle> {

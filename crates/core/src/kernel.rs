@@ -418,10 +418,38 @@ impl fmt::Debug for Launched<'_> {
     }
 }
 
+/// Over how many threads of a CPU device a launch goes. Other devices decide by themselves.
+///
+/// ```
+/// use millrace::{Access, CpuKernel, KernelSpec, Spread};
+/// let device = millrace::runtime().open("cpu")?;
+/// let spec = KernelSpec::new("threads")
+///     .binding::<u32>("out", Access::Overwrite)
+///     .cpu(CpuKernel::whole(|launch| launch.output::<u32>(0)[0] = launch.threads().count() as u32));
+/// let (stream, kernel, out) = (device.stream()?, device.kernel(&spec)?, device.allocate(4)?);
+/// stream.run(kernel.launch().bind(&out).spread(Spread::One))?;
+/// assert_eq!(stream.run(out.read(..))?.to::<u32>(), [1]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Spread {
+    /// As the kernel finds right for the work.
+    #[default]
+    Usual,
+    /// One thread.
+    One,
+    /// All of them, also if the kernel would find the work too small.
+    All,
+}
+
 /// The threads of a CPU device.
 pub trait Threads: Sync {
     /// How many can run at once.
     fn count(&self) -> usize;
+    /// Whether all of them are to be used, however small the work.
+    fn all_wanted(&self) -> bool {
+        false
+    }
     /// Calls `each` with every number below `n`, on several threads, and returns when all calls have.
     fn for_each(&self, n: u64, each: &(dyn Fn(u64) + Sync));
 }
@@ -582,6 +610,7 @@ pub struct LaunchBody {
     params_given: usize,
     grid: Dim3,
     block: Dim3,
+    spread: Spread,
 }
 
 impl LaunchBody {
@@ -612,13 +641,18 @@ impl LaunchBody {
     pub fn block(&self) -> Dim3 {
         self.block
     }
+
+    /// Over how many threads of a CPU it goes.
+    pub fn spread(&self) -> Spread {
+        self.spread
+    }
 }
 
 impl Recycle for LaunchBody {
     fn recycle(&mut self) {
         self.params.clear();
         (self.bound, self.params_given) = (0, 0);
-        (self.grid, self.block) = (Dim3::ONE, Dim3::ONE);
+        (self.grid, self.block, self.spread) = (Dim3::ONE, Dim3::ONE, Spread::Usual);
         // Last, because what they own may panic when it is dropped; both are gone from here in any case.
         let _kernel = self.kernel.take();
         self.bindings.clear();
@@ -679,6 +713,12 @@ impl Launch {
     /// Sets the number of threads of a group.
     pub fn block(mut self, threads: impl Into<Dim3>) -> Self {
         self.body.block = threads.into();
+        self
+    }
+
+    /// Sets over how many threads of a CPU device it goes.
+    pub fn spread(mut self, spread: Spread) -> Self {
+        self.body.spread = spread;
         self
     }
 
@@ -743,7 +783,7 @@ impl Launch {
         body.bindings.clone_from(&self.body.bindings);
         body.params.clone_from(&self.body.params);
         (body.bound, body.params_given) = (self.body.bound, self.body.params_given);
-        (body.grid, body.block) = (self.body.grid, self.body.block);
+        (body.grid, body.block, body.spread) = (self.body.grid, self.body.block, self.body.spread);
         Ok(Self { body })
     }
 

@@ -19,6 +19,7 @@ mod device;
 mod error;
 mod events;
 pub mod faulty;
+pub mod file;
 mod health;
 mod kernel;
 mod line;
@@ -48,7 +49,7 @@ pub use events::{Event, Subscription};
 pub use health::{Health, HealthState, Thresholds};
 pub use kernel::{
     Access, Argument, Arguments, Binding, CpuKernel, Dim3, Group, Kernel, KernelSpec, Launch, LaunchBody, Launched,
-    MAX_BINDINGS, MAX_PARAMS, Threads, piece,
+    MAX_BINDINGS, MAX_PARAMS, Spread, Threads, piece,
 };
 pub use marker::{Marker, Signal};
 pub use memory::{Block, Buffer, BufferId, BufferSlice, Memory, Storage, View};

@@ -77,8 +77,11 @@ impl Provider for Unavailable {
 /// assert!(error.to_string().contains("there is cpu"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// Clones know the same devices.
+#[derive(Clone)]
 pub struct Runtime {
-    providers: Vec<Arc<dyn Provider>>,
+    providers: Arc<[Arc<dyn Provider>]>,
 }
 
 impl Runtime {
@@ -100,9 +103,9 @@ impl Runtime {
 
     /// Opens a device.
     pub fn open_with(&self, device: &str, options: DeviceOptions) -> Result<Device> {
-        for provider in &self.providers {
+        for provider in self.providers.iter() {
             if let Some(id) = provider.find(device) {
-                return Device::open_from(provider, &id, options);
+                return Device::open_from(self, provider, &id, options);
             }
         }
         let known: Vec<_> = self

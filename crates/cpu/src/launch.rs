@@ -8,12 +8,12 @@ use std::{
 use arrayvec::ArrayVec;
 use millrace_core::{
     Access, Argument, Arguments, Buffer, CpuKernel, Error, Group, LaunchBody, Launched, MAX_BINDINGS, Output, Result,
-    Storage, Threads, piece,
+    Spread, Storage, Threads, piece,
 };
 
 use crate::{
     execute::{is_readable, lock_read, lock_write, make_writable},
-    threads::Team,
+    threads::{All, Alone, Team},
 };
 
 /// What waking the other threads is worth: a launch that has less left than this stays on its thread.
@@ -84,11 +84,16 @@ impl Bindings<'_> {
 pub(crate) fn launch(body: &LaunchBody, team: &Team) -> Result<Output> {
     let spec = body.kernel().spec();
     let mut bindings = Bindings::lock(body)?;
+    let threads: &dyn Threads = match body.spread() {
+        Spread::Usual => team,
+        Spread::One => &Alone,
+        Spread::All => &All(team),
+    };
     match spec.cpu_code() {
         Some(CpuKernel::Whole(code)) => {
             // SAFETY: called once.
             let arguments = unsafe { bindings.arguments(|_, len| (0, len)) };
-            code(&mut Launched::new(body, arguments, team));
+            code(&mut Launched::new(body, arguments, threads));
         }
         Some(CpuKernel::PerGroup(code)) => {
             let steps: ArrayVec<usize, MAX_BINDINGS> =
@@ -102,7 +107,7 @@ pub(crate) fn launch(body: &LaunchBody, team: &Team) -> Result<Output> {
                 let arguments = unsafe { bindings.arguments(piece_of) };
                 code(&mut Group::new(index, body, spec.bindings(), arguments));
             };
-            run_groups(body.grid().volume(), team, &call);
+            run_groups(body.grid().volume(), threads, &call);
         }
         None => return Err(Error::NoImplementation { kernel: spec.name().clone(), device: "cpu" }),
     }
@@ -111,7 +116,7 @@ pub(crate) fn launch(body: &LaunchBody, team: &Team) -> Result<Output> {
 }
 
 /// Calls every group: the first ones here, and the rest on all threads if there is enough of it.
-fn run_groups(groups: u64, team: &Team, call: &(dyn Fn(u64) + Sync)) {
+fn run_groups(groups: u64, threads: &dyn Threads, call: &(dyn Fn(u64) + Sync)) {
     let mut done = 0;
     let start = Instant::now();
     // Looks at the clock after 1, 2, 4, … groups.
@@ -123,8 +128,8 @@ fn run_groups(groups: u64, team: &Team, call: &(dyn Fn(u64) + Sync)) {
             return;
         }
         let left = start.elapsed().as_nanos() / u128::from(done) * u128::from(groups - done);
-        if left > WORTH_WAKING.as_nanos() && team.count() > 1 {
-            return team.for_each(groups - done, &|n| call(done + n));
+        if threads.count() > 1 && (left > WORTH_WAKING.as_nanos() || threads.all_wanted()) {
+            return threads.for_each(groups - done, &|n| call(done + n));
         }
     }
 }

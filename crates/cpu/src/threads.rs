@@ -61,3 +61,33 @@ impl Threads for Team {
         }
     }
 }
+
+/// The caller alone.
+pub(crate) struct Alone;
+
+impl Threads for Alone {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn for_each(&self, n: u64, each: &(dyn Fn(u64) + Sync)) {
+        (0..n).for_each(each);
+    }
+}
+
+/// A team that is used also for small work.
+pub(crate) struct All<'a>(pub(crate) &'a Team);
+
+impl Threads for All<'_> {
+    fn count(&self) -> usize {
+        self.0.count()
+    }
+
+    fn all_wanted(&self) -> bool {
+        true
+    }
+
+    fn for_each(&self, n: u64, each: &(dyn Fn(u64) + Sync)) {
+        self.0.for_each(n, each);
+    }
+}

@@ -8,7 +8,7 @@ use std::{
 };
 
 use arrayvec::ArrayVec;
-use millrace_core::{Error, KernelSpec, MAX_BINDINGS, Result};
+use millrace_core::{Error, KernelSpec, MAX_BINDINGS, Result, file};
 
 use crate::device::guarded;
 
@@ -186,9 +186,7 @@ impl DiskCache {
         if !device.features().contains(wgpu::Features::PIPELINE_CACHE) {
             return None;
         }
-        let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-        let folder = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-        let path = folder.or_else(home)?.join("millrace").join(wgpu::util::pipeline_cache_key(adapter)?);
+        let path = file::cache_folder()?.join(wgpu::util::pipeline_cache_key(adapter)?);
         let data = std::fs::read(&path).ok();
         // SAFETY: the data comes from `save` below, or from whoever can write to the user's cache folder; wgpu checks
         // its header against the driver, and with `fallback` starts anew if it does not fit.
@@ -209,10 +207,7 @@ impl DiskCache {
         let write = || -> std::io::Result<()> {
             let folder = self.path.parent().ok_or(std::io::ErrorKind::NotFound)?;
             std::fs::create_dir_all(folder)?;
-            // Whole or not at all, also when two processes do it.
-            let temporary = self.path.with_extension(std::process::id().to_string());
-            let written = std::fs::write(&temporary, &data).and_then(|()| std::fs::rename(&temporary, &self.path));
-            written.inspect_err(|_| _ = std::fs::remove_file(&temporary))
+            file::write(&self.path, |out| out.write_all(&data))
         };
         match write() {
             Ok(()) => *saved = data.len(),

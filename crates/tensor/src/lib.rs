@@ -30,6 +30,7 @@ mod simd;
 pub mod sparse;
 mod tensor;
 mod tensors;
+pub mod tune;
 pub mod validate;
 
 pub use dtype::{DType, Element};

@@ -14,6 +14,7 @@ use crate::{
     dtype::DType,
     layout::{Layout, Shape},
     ops::{self, Family, create, fft},
+    tune::{Op, Tuner},
 };
 
 /// A place for tensors: a device, a stream on it, and the kernels that were used so far. Clones are handles of the same
@@ -37,11 +38,17 @@ struct Inner {
     /// By family and number: found without looking anything up.
     kernels: [Box<[OnceLock<Kernel>]>; Family::COUNT],
     fft: fft::Plans,
+    tuner: Tuner,
 }
 
 impl Tensors {
-    /// A place on a device, with a stream of its own.
+    /// A place on a device, with a stream of its own. Operations go the fastest ways that are known of the device.
     pub fn on(device: &Device) -> Result<Self> {
+        Self::tuned(device, &Tuner::shared(device))
+    }
+
+    /// A place on a device whose operations go the ways that a tuner says.
+    pub fn tuned(device: &Device, tuner: &Tuner) -> Result<Self> {
         let kernels = Family::ALL.map(|family| (0..family.kernels()).map(|_| OnceLock::new()).collect());
         Ok(Self {
             inner: Arc::new(Inner {
@@ -49,6 +56,7 @@ impl Tensors {
                 stream: device.stream()?,
                 kernels,
                 fft: fft::Plans::default(),
+                tuner: tuner.clone(),
             }),
         })
     }
@@ -189,6 +197,17 @@ impl Tensors {
                 Ok(place.get_or_init(|| kernel))
             }
         }
+    }
+
+    /// What says which ways operations go.
+    pub fn tuner(&self) -> &Tuner {
+        &self.inner.tuner
+    }
+
+    /// The number of an operation's way.
+    #[inline]
+    pub(crate) fn way(&self, op: Op, kind: usize, sizes: &[usize]) -> usize {
+        self.inner.tuner.way(self, op, kind, sizes)
     }
 
     /// What is kept for Fourier transforms.

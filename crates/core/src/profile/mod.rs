@@ -5,9 +5,7 @@
 //! - `summary`: by operation and by stream, as numbers and as text.
 //! - `trace`: a file for Perfetto and chrome://tracing.
 //! - `flame`: a picture.
-//! - `file`: files that appear whole or not at all.
 
-mod file;
 mod flame;
 mod log;
 mod memory;
@@ -21,7 +19,7 @@ pub(crate) use memory::MemoryTrace;
 pub(crate) use record::{Flown, Probe, Recording, Stamp, Track};
 pub use summary::{Figures, OpSummary, ProfileSummary, StreamSummary};
 
-use crate::{Error, Result, command::CommandKind, context::Handle, device::Device};
+use crate::{Error, Result, command::CommandKind, context::Handle, device::Device, file};
 
 /// How a device is to be profiled.
 ///

@@ -21,7 +21,7 @@ const WORTH_WAKING: f64 = 100_000.0;
 
 /// Whether work of so many nanoseconds is worth several threads.
 pub(crate) fn worth_threads(threads: &dyn Threads, nanoseconds: f64) -> bool {
-    threads.count() > 1 && nanoseconds > WORTH_WAKING
+    threads.count() > 1 && (nanoseconds > WORTH_WAKING || threads.all_wanted())
 }
 
 /// Calls `each` with the number of every piece and the piece itself, on several threads if that is worth it.

@@ -2,11 +2,12 @@
 //! below.
 
 use bytemuck::{Pod, Zeroable};
-use millrace_core::{Access, Dim3, KernelSpec};
+use millrace_core::{Access, Dim3, KernelSpec, Spread};
 
 use crate::{
-    Error, Result, Tensor,
+    Error, Result, Tensor, Tensors,
     layout::{Layout, Shape, WALKED, merge},
+    tune::Op,
 };
 
 macro_rules! families {
@@ -173,6 +174,27 @@ fn try_map<const N: usize>(all: [&Tensor; N], each: impl Fn(&Tensor) -> Result<T
         })
     });
     failed.map_or(Ok(mapped), Err)
+}
+
+/// The geometry of an elementwise launch: whether threads work on vectors of four, and over how many threads of a CPU it
+/// goes.
+#[inline]
+pub(crate) fn geometry(tensors: &Tensors, kind: usize, walk: &Walk, operands: usize) -> (bool, Spread) {
+    let packed = walk.is_packed(operands);
+    match (tensors.way(Op::Launch, kind, &[walk.n as usize]), tensors.is_bounded()) {
+        (0, _) => (packed, Spread::Usual),
+        (_, true) => (false, Spread::Usual),
+        (way, false) => (packed, spread(way)),
+    }
+}
+
+/// How the ways that all operations have on a CPU spread a launch.
+pub(crate) fn spread(way: usize) -> Spread {
+    match way {
+        1 => Spread::One,
+        2 => Spread::All,
+        _ => Spread::Usual,
+    }
 }
 
 /// Checks that operands live in one place.

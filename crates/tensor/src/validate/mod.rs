@@ -129,7 +129,7 @@ impl Run<'_> {
 }
 
 /// A tensor's elements as `f64`.
-fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
+pub(crate) fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
     Ok(match tensor.dtype() {
         DType::F32 => tensor.to_vec::<f32>()?.into_iter().map(f64::from).collect(),
         DType::I32 => tensor.to_vec::<i32>()?.into_iter().map(f64::from).collect(),

@@ -4,7 +4,7 @@ mod cpu;
 
 use millrace_core::{CpuKernel, KernelSpec};
 
-use super::{BLOCK, ELEMENTWISE, Family, WIDE, Walk, kernel, together, walk, wgsl};
+use super::{BLOCK, ELEMENTWISE, Family, WIDE, Walk, geometry, kernel, together, unary, walk, wgsl};
 use crate::{DType, Element, Error, Result, Tensor, layout::Shape};
 
 /// One operation for one element type.
@@ -17,7 +17,8 @@ pub(crate) struct Entry {
     cpu: fn() -> CpuKernel,
 }
 
-use cpu::{Binary, TABLE};
+use cpu::Binary;
+pub(crate) use cpu::TABLE;
 
 /// Each entry has a kernel for any strides and one for vectors of four.
 pub(crate) const KERNELS: usize = 2 * TABLE.len();
@@ -97,33 +98,40 @@ fn binary(
             };
             let (mut walk, [source]) = walk(op, [a], &a.shaped())?;
             (walk.scalar, walk.value) = (2, value);
-            launch(entry, walk, &source, &source, a.shaped())
+            launch(entry as usize, walk, &source, &source, a.shaped())
         }
         Kind::Tensor(b) => {
             if a.dtype() != b.dtype() {
                 return Err(Error::DTypes { op, left: a.dtype(), right: b.dtype() });
             }
             together(op, a, b)?;
-            if a.shape() == b.shape()
-                && let Some(walk) = Walk::new([a.layout(), b.layout()])
-            {
-                return launch(entry, walk, a, b, a.shaped());
-            }
-            let shape = Shape::broadcast(op, &a.shaped(), &b.shaped())?;
-            let (walk, [a, b]) = walk(op, [a, b], &shape)?;
-            launch(entry, walk, &a, &b, shape)
+            run(a, b, entry as usize)
         }
     }
 }
 
+/// Runs an entry, by its number, on tensors of its type.
 #[inline]
-fn launch(entry: Binary, walk: Walk, a: &Tensor, b: &Tensor, shape: Shape) -> Result<Tensor> {
+pub(crate) fn run(a: &Tensor, b: &Tensor, entry: usize) -> Result<Tensor> {
+    if a.shape() == b.shape()
+        && let Some(walk) = Walk::new([a.layout(), b.layout()])
+    {
+        return launch(entry, walk, a, b, a.shaped());
+    }
+    let op = TABLE[entry].name;
+    let shape = Shape::broadcast(op, &a.shaped(), &b.shaped())?;
+    let (walk, [a, b]) = walk(op, [a, b], &shape)?;
+    launch(entry, walk, &a, &b, shape)
+}
+
+#[inline]
+fn launch(entry: usize, walk: Walk, a: &Tensor, b: &Tensor, shape: Shape) -> Result<Tensor> {
     let tensors = a.tensors();
-    let out = tensors.output(TABLE[entry as usize].to, shape)?;
+    let out = tensors.output(TABLE[entry].to, shape)?;
     if let (Some(target), Some(left), Some(right)) = (out.buffer(), a.buffer(), b.buffer()) {
-        let packed = walk.is_packed(2);
-        let kernel = tensors.kernel(Family::Binary, 2 * entry as usize + usize::from(packed))?;
-        let launch = kernel.launch().bind(left).bind(right).bind(target).params(&walk);
+        let (packed, spread) = geometry(tensors, unary::TABLE.len() + entry, &walk, 2);
+        let kernel = tensors.kernel(Family::Binary, 2 * entry + usize::from(packed))?;
+        let launch = kernel.launch().bind(left).bind(right).bind(target).params(&walk).spread(spread);
         tensors.enqueue(launch.grid(walk.grid(packed)))?;
     }
     Ok(out)

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytemuck::{Pod, Zeroable};
-use millrace_core::{Access, CpuKernel, Kernel, KernelSpec, Launched};
+use millrace_core::{Access, CpuKernel, Kernel, KernelSpec, Launched, Spread};
 use num_complex::Complex32;
 use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
 use rustfft::{Fft, FftDirection, FftPlanner};
@@ -16,7 +16,7 @@ use super::{
     long::{self, Line, Long},
     strips::{gather, scatter},
 };
-use crate::{Result, Tensors, cpu::worth_threads};
+use crate::{Result, Tensors, cpu::worth_threads, tune::Op};
 
 /// Plans that are kept: those used last.
 const KEPT: usize = 64;
@@ -33,12 +33,19 @@ pub(super) const APART: usize = 8;
 /// Nanoseconds per element and doubling of the length on one thread, roughly.
 const COST: f64 = 0.25;
 
+/// Ways of the tuner.
+const ONE_THREAD: usize = 1;
+const WHOLE_LINES: usize = 2;
+const FOUR_STEPS: usize = 3;
+
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Params {
     n: u32,
     scale: f32,
     inverse: u32,
+    /// The number of the tuner's way.
+    way: u32,
     count: u32,
     from: u32,
     from_step: i32,
@@ -174,10 +181,12 @@ impl Host {
             }
         };
         let Lines { count, shape, from_strides, to_strides, from, from_step, to_step } = step.lines;
+        let way = tensors.way(Op::Fft, 0, &[step.n, count]);
         let params = Params {
             n: step.n as u32,
             scale: step.scale,
             inverse: u32::from(step.kind == Kind::Inverse),
+            way: way as u32,
             count: count as u32,
             from,
             from_step,
@@ -188,7 +197,8 @@ impl Host {
         };
         let launch = kernel.launch().bind(step.from);
         let launch = if in_place { launch } else { launch.bind(step.to) };
-        tensors.enqueue(launch.params(&params).grid(1))
+        let spread = if way == ONE_THREAD { Spread::One } else { Spread::Usual };
+        tensors.enqueue(launch.params(&params).grid(1).spread(spread))
     }
 }
 
@@ -280,7 +290,11 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
     let params = launch.params::<Params>();
     let n = params.n as usize;
     let kind = if params.inverse == 1 { Kind::Inverse } else { Kind::Forward };
-    let sides = long::sides(n, params.count as usize, launch.threads().count());
+    let sides = match params.way as usize {
+        WHOLE_LINES => None,
+        FOUR_STEPS => long::any_sides(n),
+        _ => long::sides(n, params.count as usize, launch.threads().count()),
+    };
     let plan = kept.plan((kind, n, sides));
     let (from, to, lens) = if in_place {
         let all = launch.output::<Complex32>(0);

@@ -43,6 +43,11 @@ pub(super) fn sides(n: usize, lines: usize, threads: usize) -> Option<(usize, us
     if n < FROM || lines >= threads {
         return None;
     }
+    any_sides(n)
+}
+
+/// The same for lines of any length and number.
+pub(super) fn any_sides(n: usize) -> Option<(usize, usize)> {
     let rows = (SIDE..=n.isqrt()).rev().find(|&side| n.is_multiple_of(side))?;
     Some((rows, n / rows))
 }

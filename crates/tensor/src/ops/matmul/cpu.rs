@@ -37,6 +37,7 @@ fn run(launch: &mut Launched<'_>, adds: bool) {
     // Matrices are enough of them, or their longer side is cut into slabs: two for each thread if they stay large, so
     // that a thread that was held up does not hold up all.
     let slabs = match threads.count() {
+        count if params.slabs > 0 => params.slabs as usize * count,
         count if !parallel || batch >= 2 * count => 1,
         count if side >= 2 * count * LARGE => 2 * count,
         count => count,

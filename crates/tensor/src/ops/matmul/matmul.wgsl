@@ -14,6 +14,7 @@ struct Params {
     shape: array<u32, 6>,
     a_strides: array<i32, 6>,
     b_strides: array<i32, 6>,
+    slabs: u32,
 }
 var<immediate> params: Params;
 

@@ -3,12 +3,13 @@
 mod cpu;
 
 use bytemuck::{Pod, Zeroable};
-use millrace_core::{Access, Dim3, KernelSpec};
+use millrace_core::{Access, Dim3, KernelSpec, Spread};
 
 use super::{BLOCK, Family, grid, together, wgsl};
 use crate::{
     DType, Error, Result, Tensor,
     layout::{Layout, MAX_RANK, Shape, WALKED, merge},
+    tune::Op,
 };
 
 /// Products that one thread of a GPU adds up in one launch.
@@ -37,7 +38,14 @@ pub(crate) struct Params {
     shape: [u32; WALKED],
     a_strides: [i32; WALKED],
     b_strides: [i32; WALKED],
+    /// Slabs for each thread of a CPU; zero leaves it to the kernel.
+    slabs: u32,
 }
+
+/// Ways on a CPU.
+const ONE_THREAD: usize = 1;
+const A_SLAB: usize = 2;
+const TWO_SLABS: usize = 3;
 
 const FIRST: usize = 0;
 const FURTHER: usize = 1;
@@ -168,10 +176,15 @@ fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor
         shape: std::array::from_fn(|axis| dims[axis] as u32),
         a_strides: strides(a_strides),
         b_strides: strides(b_strides),
+        slabs: 0,
     };
+    let way = tensors.way(Op::Matmul, 0, &[batch.elements(), m, n, k]);
+    if let (false, A_SLAB | TWO_SLABS) = (tensors.is_bounded(), way) {
+        params.slabs = (way - ONE_THREAD) as u32;
+    }
     let plain = [a_row as usize, a_column as usize, b_row as usize, b_column as usize] == [k, 1, n, 1];
     let aligned = [a.layout().offset, b.layout().offset, k].iter().all(|n| n % 4 == 0) && m % 8 == 0 && n % 8 == 0;
-    if tensors.is_bounded() && plain && aligned && batch.elements() == 1 && k <= 4 * LONGEST {
+    if tensors.is_bounded() && plain && aligned && batch.elements() == 1 && k <= 4 * LONGEST && way == 0 {
         params.k_end = k as u32;
         let launch = tensors.kernel(Family::Matmul, PACKED)?.launch().bind(left).bind(right).bind(target);
         tensors.enqueue(launch.params(&params).grid(grid(m / 8 * (n / 8))))?;
@@ -188,7 +201,12 @@ fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor
             let kernel = if start == 0 && matrices == batch.elements() { FIRST } else { FURTHER };
             let launch = tensors.kernel(Family::Matmul, kernel)?.launch().bind(left).bind(right).bind(target);
             let geometry = Dim3 { z: matrices.min(BATCH) as u32, ..flat };
-            tensors.enqueue(launch.params(&params).grid(geometry))?;
+            let spread = match way {
+                ONE_THREAD => Spread::One,
+                A_SLAB | TWO_SLABS => Spread::All,
+                _ => Spread::Usual,
+            };
+            tensors.enqueue(launch.params(&params).grid(geometry).spread(spread))?;
         }
     }
     Ok(out)

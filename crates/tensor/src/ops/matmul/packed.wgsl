@@ -6,7 +6,7 @@ struct Params {
     a_offset: u32,
     b_offset: u32,
     // What else the parameters hold is not needed here.
-    rest: array<u32, 24>,
+    rest: array<u32, 25>,
 }
 var<immediate> params: Params;
 

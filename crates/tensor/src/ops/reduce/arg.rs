@@ -60,7 +60,7 @@ fn arg(x: &Tensor, op: &'static str, entry: usize, axes: u32, keepdims: bool) ->
     let mut winners: Option<Tensor> = None;
     loop {
         let candidates = if winners.is_some() { params.partials } else { params.length };
-        params.split(candidates as usize, tensors.is_bounded());
+        params.split(candidates as usize, tensors.is_bounded(), 0);
         let last = params.chunks == 1;
         let results = (params.outputs * params.chunks) as usize;
         let out = tensors.output(DType::I32, if last { shape } else { [results].into_iter().collect() })?;

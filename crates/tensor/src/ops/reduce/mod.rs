@@ -9,10 +9,11 @@ pub(crate) mod cpu;
 use bytemuck::{Pod, Zeroable};
 use millrace_core::{CpuKernel, KernelSpec};
 
-use super::{Family, create, grid, kernel, wgsl};
+use super::{Family, create, grid, kernel, spread, wgsl};
 use crate::{
     DType, Error, Result, Tensor,
     layout::{Layout, MAX_RANK, Shape, merge},
+    tune::Op,
 };
 
 /// Elements that one thread of a GPU folds alone.
@@ -21,6 +22,10 @@ const CHUNK: usize = 256;
 const LONGEST: usize = 8192;
 /// What one thread still does in one go if there are enough outputs to keep a GPU busy.
 const WHOLE: usize = 1024;
+/// Ways on a GPU: more threads with less to do each,
+const MANY_CHUNKS: usize = 1;
+/// and fewer threads with more.
+const FEW_CHUNKS: usize = 2;
 /// What reductions take.
 const NUMBERS: &str = "f32, i32 or bool";
 
@@ -86,17 +91,22 @@ impl Params {
     }
 
     /// How many results per output the next launch leaves of `length` elements, or vectors of them.
-    fn split(&mut self, length: usize, bounded: bool) {
+    fn split(&mut self, length: usize, bounded: bool, way: usize) {
         let whole = length <= CHUNK || (length <= WHOLE && self.outputs as usize >= CHUNK);
         // As many threads as each has elements, so that the next launch is no longer than this one.
-        self.chunks = if !bounded || whole { 1 } else { length.isqrt().max(length.div_ceil(LONGEST)) as u32 };
+        let equal = match way {
+            MANY_CHUNKS => 4 * length.isqrt(),
+            FEW_CHUNKS => length.isqrt() / 4,
+            _ => length.isqrt(),
+        };
+        self.chunks = if !bounded || whole { 1 } else { equal.max(length.div_ceil(LONGEST)) as u32 };
     }
 }
 
 /// A reduction to a value of the same type: how WGSL takes `v` into `acc`, and what becomes of `acc` in the end.
-struct Entry {
-    name: &'static str,
-    dtype: DType,
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    pub(crate) dtype: DType,
     step: &'static str,
     finish: &'static str,
     cpu: fn() -> CpuKernel,
@@ -115,7 +125,7 @@ enum Value {
 }
 
 const DIVIDED: &str = "acc / bitcast<f32>(params.divisor)";
-const VALUES: [Entry; 8] = [
+pub(crate) const VALUES: [Entry; 8] = [
     Entry { name: "sum", dtype: DType::F32, step: "acc + v", finish: DIVIDED, cpu: cpu::kernel::<cpu::Sum> },
     Entry { name: "sum", dtype: DType::I32, step: "acc + v", finish: "acc", cpu: cpu::kernel::<cpu::SumI32> },
     Entry { name: "prod", dtype: DType::F32, step: "acc * v", finish: "acc", cpu: cpu::kernel::<cpu::Prod> },
@@ -160,7 +170,7 @@ fn left(shape: &Shape, axes: u32, keepdims: bool) -> Shape {
 /// Folds the axes of the given bits to one value per output. `identity` is the value of no elements, if there is one.
 fn reduce(
     x: &Tensor,
-    entry: Value,
+    entry: usize,
     axes: u32,
     keepdims: bool,
     identity: Option<u32>,
@@ -168,7 +178,7 @@ fn reduce(
 ) -> Result<Tensor> {
     let (tensors, shape) = (x.tensors(), left(&x.shaped(), axes, keepdims));
     let Some(mut source) = x.buffer().cloned() else {
-        let Entry { name: op, dtype, .. } = VALUES[entry as usize];
+        let Entry { name: op, dtype, .. } = VALUES[entry];
         return match identity {
             Some(bits) => create::full(tensors, shape, dtype, bits.into()),
             None if shape.elements() == 0 => tensors.output(dtype, shape),
@@ -176,11 +186,12 @@ fn reduce(
         };
     };
     let mut params = Params::new(x.layout(), axes);
+    let way = tensors.way(Op::Reduce, entry, &[params.outputs as usize, params.length as usize]);
     loop {
         let packed = tensors.is_bounded() && params.is_packed();
-        let (number, each) = if packed { (PACKED + entry as usize, 4) } else { (entry as usize, 1) };
+        let (number, each) = if packed { (PACKED + entry, 4) } else { (entry, 1) };
         let kernel = tensors.kernel(Family::Reduce, number)?;
-        params.split(params.length as usize / each, tensors.is_bounded());
+        params.split(params.length as usize / each, tensors.is_bounded(), way);
         let last = params.chunks == 1;
         if let (true, Some(divisor)) = (last, divisor) {
             params.divisor = divisor.to_bits();
@@ -189,12 +200,18 @@ fn reduce(
         let to = if last { shape } else { [results].into_iter().collect() };
         let out = tensors.output(x.dtype(), to)?;
         let Some(target) = out.buffer() else { return Ok(out) };
-        tensors.enqueue(kernel.launch().bind(&source).bind(target).params(&params).grid(grid(results)))?;
+        let launch = kernel.launch().bind(&source).bind(target).params(&params).grid(grid(results));
+        tensors.enqueue(launch.spread(spread(way)))?;
         if last {
             return Ok(out);
         }
         (source, params) = (target.clone(), params.next());
     }
+}
+
+/// Folds the last axis by an entry, by its number.
+pub(crate) fn run(x: &Tensor, entry: usize) -> Result<Tensor> {
+    reduce(x, entry, 1 << (x.rank() - 1), false, None, None)
 }
 
 impl Tensor {
@@ -208,8 +225,8 @@ impl Tensor {
 
     fn sum_bits(&self, axes: u32, keepdims: bool) -> Result<Self> {
         match self.dtype() {
-            DType::F32 => reduce(self, Value::Sum, axes, keepdims, Some(0), None),
-            DType::I32 => reduce(self, Value::SumI32, axes, keepdims, Some(0), None),
+            DType::F32 => reduce(self, Value::Sum as usize, axes, keepdims, Some(0), None),
+            DType::I32 => reduce(self, Value::SumI32 as usize, axes, keepdims, Some(0), None),
             DType::Bool => self.cast(DType::I32)?.sum_bits(axes, keepdims),
             given @ DType::Complex => Err(Error::DType { op: "sum", given, takes: NUMBERS }),
         }
@@ -222,13 +239,13 @@ impl Tensor {
         let x = self.cast(DType::F32)?;
         let n = left(&x.shaped(), !axes, false).elements();
         let nothing = Some(f32::NAN.to_bits());
-        reduce(&x, Value::Sum, axes, keepdims, nothing, Some(n as f32))
+        reduce(&x, Value::Sum as usize, axes, keepdims, nothing, Some(n as f32))
     }
 
     fn prod_bits(&self, axes: u32, keepdims: bool) -> Result<Self> {
         match self.dtype() {
-            DType::F32 => reduce(self, Value::Prod, axes, keepdims, Some(1f32.to_bits()), None),
-            DType::I32 => reduce(self, Value::ProdI32, axes, keepdims, Some(1), None),
+            DType::F32 => reduce(self, Value::Prod as usize, axes, keepdims, Some(1f32.to_bits()), None),
+            DType::I32 => reduce(self, Value::ProdI32 as usize, axes, keepdims, Some(1), None),
             DType::Bool => self.cast(DType::I32)?.prod_bits(axes, keepdims),
             given @ DType::Complex => Err(Error::DType { op: "prod", given, takes: NUMBERS }),
         }
@@ -245,8 +262,8 @@ impl Tensor {
     /// True is larger than false.
     fn extreme(&self, axes: u32, keepdims: bool, f32: Value, i32: Value) -> Result<Self> {
         match self.dtype() {
-            DType::F32 => reduce(self, f32, axes, keepdims, None, None),
-            DType::I32 => reduce(self, i32, axes, keepdims, None, None),
+            DType::F32 => reduce(self, f32 as usize, axes, keepdims, None, None),
+            DType::I32 => reduce(self, i32 as usize, axes, keepdims, None, None),
             DType::Bool => {
                 let bits = self.clone().reinterpret(DType::I32);
                 Ok(bits.extreme(axes, keepdims, f32, i32)?.reinterpret(DType::Bool))

@@ -10,10 +10,10 @@ mod gather;
 mod multiply;
 
 use bytemuck::{Pod, Zeroable};
-use millrace_core::{Access, BufferSlice, KernelSpec};
+use millrace_core::{Access, BufferSlice, KernelSpec, Spread};
 
 use super::{BLOCK, Family, create, folded, grid, wgsl};
-use crate::{DType, Error, Result, SparseMatrix, Tensor, layout::Shape};
+use crate::{DType, Error, Result, SparseMatrix, Tensor, layout::Shape, tune::Op};
 
 /// Items of a piece on the CPU, with one column of the dense factor; fewer with more columns,
 const PIECE: usize = 32 * 1024;
@@ -155,7 +155,15 @@ impl SparseMatrix {
         let out = tensors.output(DType::F32, shape)?;
         let Some(target) = out.buffer() else { return Ok(out) };
         let total = rows + self.nnz();
-        let items = items(total, n, tensors.is_bounded());
+        let way = tensors.way(Op::Spmv, 0, &[rows, self.nnz()]);
+        let usual = items(total, n, tensors.is_bounded());
+        // The CPU has one more way, which is the first.
+        let (items, spread) = match (way, tensors.is_bounded()) {
+            (1, false) => (usual, Spread::One),
+            (1, true) | (2, false) => ((usual / 4).max(FEWEST), Spread::Usual),
+            (2, true) | (3, false) => (if tensors.is_bounded() { (usual * 4).min(LONGEST) } else { usual * 4 }, Spread::Usual),
+            _ => (usual, Spread::Usual),
+        };
         let pieces = total.div_ceil(items);
         let params = Params {
             rows: rows as u32,
@@ -171,7 +179,7 @@ impl SparseMatrix {
         let launch = tensors.kernel(Family::Sparse, PRODUCT)?.launch();
         let launch = launch.bind(parts.pointers.clone()).bind(parts.indices.clone()).bind(parts.values.clone()).bind(from);
         let launch = launch.bind(&starts).bind(&carries).bind(target);
-        tensors.enqueue(launch.params(&params).grid(grid(pieces * n)))?;
+        tensors.enqueue(launch.params(&params).grid(grid(pieces * n)).spread(spread))?;
         // A single piece ends with the last row, and carries nothing.
         if pieces > 1 {
             let launch = tensors.kernel(Family::Sparse, CARRY)?.launch().bind(&starts).bind(&carries).bind(target);

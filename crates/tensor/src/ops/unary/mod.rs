@@ -4,7 +4,7 @@ mod cpu;
 
 use millrace_core::{CpuKernel, KernelSpec};
 
-use super::{BLOCK, ELEMENTWISE, Family, WIDE, Walk, kernel, walk, wgsl};
+use super::{BLOCK, ELEMENTWISE, Family, WIDE, Walk, geometry, kernel, walk, wgsl};
 use crate::{DType, Error, Result, Tensor};
 
 /// One operation for one element type.
@@ -17,7 +17,8 @@ pub(crate) struct Entry {
     cpu: fn() -> CpuKernel,
 }
 
-use cpu::{TABLE, Unary};
+use cpu::Unary;
+pub(crate) use cpu::TABLE;
 
 /// Each entry has a kernel for any strides and one for vectors of four.
 pub(crate) const KERNELS: usize = 2 * TABLE.len();
@@ -38,19 +39,25 @@ fn unary(x: &Tensor, op: &'static str, takes: &'static str, entries: [Option<Una
     let Some(entry) = entries.get(x.dtype() as usize).copied().flatten() else {
         return Err(Error::DType { op, given: x.dtype(), takes });
     };
-    let out = x.tensors().output(TABLE[entry as usize].to, x.shaped())?;
+    run(x, entry as usize)
+}
+
+/// Runs an entry, by its number.
+#[inline]
+pub(crate) fn run(x: &Tensor, entry: usize) -> Result<Tensor> {
+    let out = x.tensors().output(TABLE[entry].to, x.shaped())?;
     let Some(target) = out.buffer() else { return Ok(out) };
     let launch = |walk: Walk, x: &Tensor| -> Result<()> {
         let Some(source) = x.buffer() else { return Ok(()) };
-        let packed = walk.is_packed(1);
-        let kernel = x.tensors().kernel(Family::Unary, 2 * entry as usize + usize::from(packed))?;
-        let launch = kernel.launch().bind(source).bind(target).params(&walk);
+        let (packed, spread) = geometry(x.tensors(), entry, &walk, 1);
+        let kernel = x.tensors().kernel(Family::Unary, 2 * entry + usize::from(packed))?;
+        let launch = kernel.launch().bind(source).bind(target).params(&walk).spread(spread);
         x.tensors().enqueue(launch.grid(walk.grid(packed)))
     };
     match Walk::new([x.layout()]) {
         Some(walk) => launch(walk, x)?,
         None => {
-            let (walk, [x]) = walk(op, [x], &x.shaped())?;
+            let (walk, [x]) = walk(TABLE[entry].name, [x], &x.shaped())?;
             launch(walk, &x)?;
         }
     }

@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all.
+//! Files that appear whole or not at all, and where to keep those that can be made again.
 
 use std::{
     fs::{self, File},
@@ -8,13 +8,32 @@ use std::{
 
 /// Writes a file next to its place and moves it there when it is complete. What is not a file, as a pipe or a terminal,
 /// is written to as it is. An error names the path.
-pub(super) fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+///
+/// ```
+/// let path = std::env::temp_dir().join("millrace-example.txt");
+/// millrace_core::file::write(&path, |out| out.write_all(b"whole"))?;
+/// assert_eq!(std::fs::read(&path)?, b"whole");
+/// # std::fs::remove_file(path)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let written = match fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory)),
         Ok(found) if !found.is_file() => File::options().write(true).open(path).and_then(|file| fill(file, content)),
         _ => write_beside(path, content),
     };
     written.map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))
+}
+
+/// The folder for what can be made again: `millrace` in `XDG_CACHE_HOME`, or in `.cache` of the user's home.
+///
+/// ```
+/// assert!(millrace_core::file::cache_folder().is_none_or(|folder| folder.ends_with("millrace")));
+/// ```
+pub fn cache_folder() -> Option<PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let folder = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    Some(folder.or_else(home)?.join("millrace"))
 }
 
 fn write_beside(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {

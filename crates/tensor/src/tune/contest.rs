@@ -1,0 +1,328 @@
+//! Ways to do one thing, timed in turns until it is clear which is the fastest.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{Duration, Instant},
+};
+
+use millrace_core::{Device, DeviceOptions};
+use serde::Serialize;
+
+use crate::{Error, Result, Tensor, Tensors, validate};
+
+/// Rounds before a way can be dropped for being slow,
+const FIRST_ROUNDS: usize = 3;
+/// and after which it is decided.
+const MOST_ROUNDS: usize = 15;
+/// A sample takes at least this long, so that reading the clock is nothing beside it.
+const SAMPLE: Duration = Duration::from_micros(100);
+/// A challenger has to need at most this share of the usual way's time.
+const BETTER: f64 = 0.97;
+
+/// What is timed: does the work once, and hands out its result without waiting for it.
+pub type Work = Box<dyn FnMut() -> Result<Tensor>>;
+
+/// One way to do something: a name, and what prepares the work in a place of its own.
+pub struct Way<'a> {
+    name: String,
+    prepare: Box<dyn Fn(&Device) -> Result<(Tensors, Work)> + 'a>,
+}
+
+impl<'a> Way<'a> {
+    /// A way that is prepared by a function. It gets a context of its own on the device, so that a way that fails or
+    /// hangs harms nobody else.
+    pub fn new(name: impl Into<String>, prepare: impl Fn(&Tensors) -> Result<Work> + 'a) -> Self {
+        Self::on(name, move |device| {
+            let tensors = Tensors::on(device)?;
+            let work = prepare(&tensors)?;
+            Ok((tensors, work))
+        })
+    }
+
+    pub(crate) fn on(name: impl Into<String>, prepare: impl Fn(&Device) -> Result<(Tensors, Work)> + 'a) -> Self {
+        Self { name: name.into(), prepare: Box::new(prepare) }
+    }
+}
+
+impl std::fmt::Debug for Way<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Way").field(&self.name).finish()
+    }
+}
+
+/// How a way did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// It is the fastest, or the usual one and nothing is clearly faster.
+    Chosen,
+    /// Another one is faster.
+    Slower,
+    /// It failed, took too long or gave a wrong result: it is never chosen.
+    Dropped(String),
+}
+
+/// What came out for one way.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Trial {
+    /// The way's name.
+    pub name: String,
+    /// The median time of one run in nanoseconds; none if it never ran to its end.
+    pub median_ns: Option<f64>,
+    /// How often it was timed.
+    pub samples: usize,
+    /// How it did.
+    pub fate: Fate,
+}
+
+/// What came out of a contest.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// The number of the way that was chosen.
+    pub chosen: usize,
+    /// All ways, in their order.
+    pub trials: Vec<Trial>,
+    /// Whether there was time for enough rounds. If not, the usual way is chosen.
+    pub complete: bool,
+}
+
+impl Outcome {
+    /// How many times as fast the chosen way is as the usual one.
+    pub fn gain(&self) -> f64 {
+        match (self.trials[0].median_ns, self.trials[self.chosen].median_ns) {
+            (Some(usual), Some(chosen)) if chosen > 0.0 => usual / chosen,
+            _ => 1.0,
+        }
+    }
+}
+
+/// Finds the fastest of several ways to do the same on a device.
+///
+/// The first way is the usual one: its result is what the others have to give, and it stays unless another needs at most
+/// 97% of its time. Ways are timed in turns. One that panics, fails, hangs or gives another result is dropped and
+/// reported; one that is clearly slower than the best is not timed any longer.
+///
+/// ```
+/// use millrace::tensor::tune::{Contest, Way};
+/// let device = millrace::runtime().open("cpu")?;
+/// let ways = [
+///     Way::new("twice", |tensors| {
+///         let x = tensors.rand(&[100_000], 1)?;
+///         Ok(Box::new(move || x.exp()?.log()))
+///     }),
+///     Way::new("not at all", |tensors| {
+///         let x = tensors.rand(&[100_000], 1)?;
+///         Ok(Box::new(move || x.contiguous()))
+///     }),
+///     Way::new("wrong", |tensors| {
+///         let x = tensors.zeros(&[100_000])?;
+///         Ok(Box::new(move || x.contiguous()))
+///     }),
+/// ];
+/// let outcome = Contest::on(&device).run(&ways)?;
+/// assert_eq!(outcome.trials[outcome.chosen].name, "not at all");
+/// println!("{:?}", outcome.trials[2].fate); // a wrong result
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Contest {
+    device: Device,
+    limit: Duration,
+    patience: Duration,
+    tolerance: f64,
+}
+
+impl Contest {
+    /// A contest on a device, of at most a second.
+    pub fn on(device: &Device) -> Self {
+        let (limit, patience) = (Duration::from_secs(1), Duration::from_secs(2));
+        Self { device: device.clone(), limit, patience, tolerance: 1e-4 }
+    }
+
+    /// After how long it is over. A way's first run may take longer, as kernels are compiled in it.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// How long one run may take before the way counts as hanging.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// By how much results may differ, as a share of the largest.
+    pub fn tolerance(mut self, tolerance: f64) -> Self {
+        self.tolerance = tolerance;
+        self
+    }
+
+    /// Runs it. That the usual way fails is an error.
+    pub fn run(&self, ways: &[Way<'_>]) -> Result<Outcome> {
+        let Some((usual, others)) = ways.split_first() else {
+            return Err(millrace_core::Error::Invalid("a contest needs at least one way".into()).into());
+        };
+        let (first, want) = self.enter(usual, None).map_err(|reason| {
+            let reason = format!("the usual way, {}, cannot be timed: {reason}", usual.name);
+            Error::Device(millrace_core::Error::Invalid(reason.into()))
+        })?;
+        let mut entrants = vec![first];
+        entrants.extend(others.iter().map(|way| match self.enter(way, Some(&want)) {
+            Ok((entrant, _)) => entrant,
+            Err(reason) => Entrant::out(reason),
+        }));
+        let start = Instant::now();
+        let mut rounds = 0;
+        // Alone it has nothing to win.
+        while rounds < MOST_ROUNDS && start.elapsed() < self.limit && entrants[1..].iter().any(Entrant::is_in) {
+            self.round(&mut entrants, rounds);
+            rounds += 1;
+            if rounds >= FIRST_ROUNDS {
+                drop_slow(&mut entrants);
+            }
+        }
+        let complete = rounds >= FIRST_ROUNDS || entrants[1..].iter().all(|entrant| entrant.dropped.is_some());
+        Ok(outcome(ways, entrants, complete))
+    }
+
+    /// Prepares a way on a context of its own and looks at its first result.
+    fn enter(&self, way: &Way<'_>, want: Option<&[f64]>) -> std::result::Result<(Entrant, Vec<f64>), String> {
+        let prepare = || -> Result<(Tensors, Work)> {
+            // Opened anew, so that what one does to it stays its own affair.
+            let device = self.device.twin(DeviceOptions::default().timeout(self.patience))?;
+            (way.prepare)(&device)
+        };
+        let (tensors, mut work) = caught(prepare)?;
+        let result = caught(|| {
+            let result = work()?;
+            tensors.synchronize()?;
+            validate::numbers(&result)
+        })?;
+        if let Some(want) = want {
+            compare(&result, want, self.tolerance)?;
+        }
+        let mut entrant =
+            Entrant { at: Some((tensors, work)), repeats: 1, samples: Vec::new(), slow: false, dropped: None };
+        let once = entrant.sample().ok_or_else(|| entrant.dropped.clone().unwrap_or_default())?;
+        entrant.repeats = (SAMPLE.as_nanos() as f64 / once.max(1.0)).ceil().clamp(1.0, 1000.0) as u32;
+        entrant.samples.clear();
+        Ok((entrant, result))
+    }
+
+    fn round(&self, entrants: &mut [Entrant], round: usize) {
+        let count = entrants.len();
+        for turn in 0..count {
+            // Another one begins every time.
+            let entrant = &mut entrants[(turn + round) % count];
+            if entrant.is_in() {
+                entrant.sample();
+            }
+        }
+    }
+}
+
+/// A way that takes part.
+struct Entrant {
+    at: Option<(Tensors, Work)>,
+    repeats: u32,
+    samples: Vec<f64>,
+    slow: bool,
+    dropped: Option<String>,
+}
+
+impl Entrant {
+    fn out(reason: String) -> Self {
+        Self { at: None, repeats: 1, samples: Vec::new(), slow: false, dropped: Some(reason) }
+    }
+
+    fn is_in(&self) -> bool {
+        self.at.is_some() && !self.slow && self.dropped.is_none()
+    }
+
+    /// Times it once, in nanoseconds per run.
+    fn sample(&mut self) -> Option<f64> {
+        let ((tensors, work), repeats) = (self.at.as_mut()?, self.repeats);
+        let timed = caught(|| {
+            let start = Instant::now();
+            for _ in 0..repeats {
+                work()?;
+                tensors.synchronize()?;
+            }
+            Ok(start.elapsed().as_nanos() as f64 / f64::from(repeats))
+        });
+        match timed {
+            Ok(ns) => {
+                self.samples.push(ns);
+                Some(ns)
+            }
+            Err(reason) => {
+                self.dropped = Some(reason);
+                self.at = None;
+                None
+            }
+        }
+    }
+
+    fn median(&self) -> Option<f64> {
+        let mut sorted = self.samples.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied()
+    }
+}
+
+/// Ways whose best time is worse than the best way's usual one have no chance. The usual way stays, to be compared with.
+fn drop_slow(entrants: &mut [Entrant]) {
+    let medians = entrants.iter().filter(|entrant| entrant.is_in()).filter_map(Entrant::median);
+    let Some(best) = medians.min_by(f64::total_cmp) else { return };
+    for entrant in entrants.iter_mut().skip(1).filter(|entrant| entrant.is_in()) {
+        entrant.slow = entrant.samples.iter().all(|&ns| ns > best * 1.02);
+    }
+}
+
+fn outcome(ways: &[Way<'_>], entrants: Vec<Entrant>, complete: bool) -> Outcome {
+    let usual = entrants[0].median().unwrap_or(f64::INFINITY);
+    let able = |(_, entrant): &(usize, &Entrant)| entrant.dropped.is_none() && entrants[0].dropped.is_none();
+    let fastest = entrants.iter().enumerate().filter(able).filter_map(|(n, entrant)| Some((n, entrant.median()?)));
+    let chosen = match fastest.min_by(|a, b| a.1.total_cmp(&b.1)) {
+        Some((n, median)) if complete && median <= usual * BETTER => n,
+        _ => 0,
+    };
+    let trials = ways.iter().zip(entrants).enumerate().map(|(n, (way, entrant))| Trial {
+        name: way.name.clone(),
+        median_ns: entrant.median(),
+        samples: entrant.samples.len(),
+        fate: match entrant.dropped {
+            Some(reason) => Fate::Dropped(reason),
+            None if n == chosen => Fate::Chosen,
+            None => Fate::Slower,
+        },
+    });
+    Outcome { chosen, trials: trials.collect(), complete }
+}
+
+fn compare(got: &[f64], want: &[f64], tolerance: f64) -> std::result::Result<(), String> {
+    if got.len() != want.len() {
+        return Err(format!("a wrong result: {} elements instead of {}", got.len(), want.len()));
+    }
+    let largest = want.iter().filter(|x| x.is_finite()).fold(f64::MIN_POSITIVE, |max, x| max.max(x.abs()));
+    let same = |got: f64, want: f64| {
+        got == want || (got.is_nan() && want.is_nan()) || (got - want).abs() <= tolerance * largest
+    };
+    match got.iter().zip(want).position(|(&got, &want)| !same(got, want)) {
+        None => Ok(()),
+        Some(at) => Err(format!("a wrong result: element {at} is {} instead of {}", got[at], want[at])),
+    }
+}
+
+/// What went wrong, in words, also if it was a panic.
+fn caught<T>(run: impl FnOnce() -> Result<T>) -> std::result::Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            Err(format!("it panicked: {}", text.unwrap_or("without a message")))
+        }
+    }
+}
