@@ -11,6 +11,7 @@ mod devices;
 mod layout;
 mod manual;
 mod profile;
+mod replay;
 mod serve;
 mod stop;
 mod table;
@@ -57,6 +58,20 @@ enum Task {
         /// Smaller inputs
         #[arg(long)]
         quick: bool,
+        /// Print JSON for scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Do an operation again whose results differed from the CPU's
+    ///
+    /// Programs that run with MILLRACE_CHECK=1, or with it set to a folder, do every operation on the CPU as well; the
+    /// inputs of the first one that differs are saved in a file.
+    Replay {
+        /// The file
+        file: PathBuf,
+        /// Another device than the one it went wrong on
+        #[arg(long)]
+        device: Option<String>,
         /// Print JSON for scripts
         #[arg(long)]
         json: bool,
@@ -146,6 +161,7 @@ fn main() -> ExitCode {
         None => tour::tour(),
         Some(Task::Devices { json }) => devices::devices(json),
         Some(Task::Validate { device, quick, json }) => validate::validate(device.as_deref(), quick, json),
+        Some(Task::Replay { file, device, json }) => replay::replay(&file, device.as_deref(), json),
         Some(Task::Tune(options)) => tune::tune(&options),
         Some(Task::Top { once, json, interval }) => top::top(once, json, interval),
         Some(Task::Profile(options)) => profile::profile(&options),

@@ -134,8 +134,7 @@ fn measure(
     cases: &[Case],
 ) -> Result<Vec<(String, Outcome)>, Failure> {
     let known = tuner.results();
-    let cases: Vec<_> =
-        cases.iter().filter(|case| options.again || !known.contains_key(&case.to_string())).collect();
+    let cases: Vec<_> = cases.iter().filter(|case| options.again || !known.contains_key(&case.to_string())).collect();
     let bar = ProgressBar::new(cases.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {eta} left  {msg}") {
         bar.set_style(style);

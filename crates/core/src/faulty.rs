@@ -63,6 +63,8 @@ struct State {
     break_compiler: bool,
     /// Times that opening still fails.
     refuse_opening: u64,
+    /// The kernel whose results are wrong.
+    spoiled: Option<String>,
 }
 
 impl Faults {
@@ -98,6 +100,11 @@ impl Faults {
     /// Whether kernels do not compile.
     pub fn break_compiler(&self, broken: bool) {
         self.change(|state| state.break_compiler = broken);
+    }
+
+    /// Launches of the kernel of this name leave something wrong in the first bytes of what they write.
+    pub fn spoil(&self, kernel: impl Into<String>) {
+        self.change(|state| state.spoiled = Some(kernel.into()));
     }
 
     /// The next so many times the device cannot be opened.
@@ -273,7 +280,11 @@ fn work(jobs: &mpsc::Receiver<Job>, inner: &dyn Direct, faults: &Faults, lost: &
             catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(Error::from_panic(&*panic)))
         };
         let run = |command: Command| {
-            let output = caught(&mut || inner.execute(&command));
+            let output = caught(&mut || {
+                let output = inner.execute(&command)?;
+                spoil(inner, &command, faults)?;
+                Ok(output)
+            });
             let mut command = Some(command);
             let dropped = caught(&mut || {
                 drop(command.take());
@@ -285,6 +296,20 @@ fn work(jobs: &mpsc::Receiver<Job>, inner: &dyn Direct, faults: &Faults, lost: &
         *done.outputs.lock().unwrap_or_else(PoisonError::into_inner) = Some(outputs);
         done.changed.notify_all();
     }
+}
+
+/// Overwrites the first bytes of what a launch has written, if it is told to.
+fn spoil(inner: &dyn Direct, command: &Command, faults: &Faults) -> Result<()> {
+    let Command::Launch(launch) = command else { return Ok(()) };
+    let (body, spec) = (launch.body(), launch.body().kernel().spec());
+    if faults.state().spoiled.as_deref() != Some(&**spec.name()) {
+        return Ok(());
+    }
+    let written = body.bindings().iter().zip(spec.bindings()).find(|(_, binding)| binding.access.writes());
+    let Some((slice, binding)) = written else { return Ok(()) };
+    let start = slice.range().start;
+    inner.execute(&slice.buffer().fill(start..start + binding.element.min(slice.len()), 0x41).into())?;
+    Ok(())
 }
 
 struct FaultySubmission {

@@ -6,7 +6,7 @@ use bytemuck::Pod;
 use num_complex::Complex32;
 
 /// What a tensor's elements are. An element takes four bytes, a complex one eight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DType {
     /// 32-bit floating point.

@@ -124,6 +124,9 @@ pub enum Error {
     /// Arrays that are no sparse matrix.
     #[error(transparent)]
     Sparse(#[from] crate::sparse::Invalid),
+    /// An operation whose results a check found to differ from the CPU's.
+    #[error("{0}")]
+    Differs(Box<crate::check::Mismatch>),
     /// What the device answered.
     #[error(transparent)]
     Device(#[from] millrace_core::Error),
@@ -134,6 +137,7 @@ impl Error {
     pub fn class(&self) -> Class {
         match self {
             Self::Device(error) => error.class(),
+            Self::Differs(_) => Class::Fatal,
             _ => Class::Caller,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    path::Path,
     sync::{Arc, OnceLock},
 };
 
@@ -11,6 +12,7 @@ use millrace_core::{Device, DeviceKind, Kernel, Request, Stream};
 
 use crate::{
     Element, Error, Result, Tensor,
+    check::{Call, Check},
     dtype::DType,
     layout::{Layout, Shape},
     ops::{self, Family, create, fft},
@@ -39,6 +41,7 @@ struct Inner {
     kernels: [Box<[OnceLock<Kernel>]>; Family::COUNT],
     fft: fft::Plans,
     tuner: Tuner,
+    check: Option<Check>,
 }
 
 impl Tensors {
@@ -49,6 +52,21 @@ impl Tensors {
 
     /// A place on a device whose operations go the ways that a tuner says.
     pub fn tuned(device: &Device, tuner: &Tuner) -> Result<Self> {
+        Self::new(device, tuner, Check::from_environment(device))
+    }
+
+    /// A place on a device whose operations are done on the CPU as well, to find the first one that differs. Its inputs are
+    /// saved in the folder, or in the system's one for temporary files. With the environment variable `MILLRACE_CHECK` all
+    /// places on other devices than the CPU are checked.
+    pub fn checked(device: &Device, folder: Option<&Path>) -> Result<Self> {
+        Self::new(device, &Tuner::shared(device), Some(Check::new(device, folder)?))
+    }
+
+    pub(crate) fn unchecked(device: &Device, tuner: &Tuner) -> Result<Self> {
+        Self::new(device, tuner, None)
+    }
+
+    fn new(device: &Device, tuner: &Tuner, check: Option<Check>) -> Result<Self> {
         let kernels = Family::ALL.map(|family| (0..family.kernels()).map(|_| OnceLock::new()).collect());
         Ok(Self {
             inner: Arc::new(Inner {
@@ -57,6 +75,7 @@ impl Tensors {
                 kernels,
                 fft: fft::Plans::default(),
                 tuner: tuner.clone(),
+                check,
             }),
         })
     }
@@ -73,7 +92,11 @@ impl Tensors {
 
     /// Waits until every operation so far has finished, and brings the first error that nobody saw.
     pub fn synchronize(&self) -> Result<()> {
-        Ok(self.inner.stream.synchronize()?)
+        self.inner.stream.synchronize()?;
+        match self.inner.check.as_ref().and_then(Check::untold) {
+            Some(mismatch) => Err(Error::Differs(Box::new(mismatch))),
+            None => Ok(()),
+        }
     }
 
     /// A tensor of these elements: `f32`, `i32`, `bool` or [`Complex32`](crate::Complex32). They are copied.
@@ -202,6 +225,19 @@ impl Tensors {
     /// What says which ways operations go.
     pub fn tuner(&self) -> &Tuner {
         &self.inner.tuner
+    }
+
+    /// What compares operations with the CPU's, if something does.
+    pub fn check(&self) -> Option<&Check> {
+        self.inner.check.as_ref()
+    }
+
+    /// Shows an operation to whoever compares it with the CPU's.
+    #[inline]
+    pub(crate) fn watch(&self, call: impl FnOnce() -> Call, inputs: &[&Tensor], out: &Tensor) {
+        if let Some(check) = &self.inner.check {
+            check.watch(&call(), inputs, out);
+        }
     }
 
     /// The number of an operation's way.

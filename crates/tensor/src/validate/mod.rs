@@ -140,7 +140,7 @@ pub(crate) fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
 }
 
 /// The error of one result.
-fn difference(got: f64, want: f64, scale: f64) -> f64 {
+pub(crate) fn difference(got: f64, want: f64, scale: f64) -> f64 {
     let smallest = f64::from(f32::MIN_POSITIVE);
     // What an `f32` makes of it.
     let want = if want.abs() > f64::from(f32::MAX) * (1.0 + 1e-7) { want.signum() * f64::INFINITY } else { want };

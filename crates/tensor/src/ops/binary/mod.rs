@@ -5,7 +5,7 @@ mod cpu;
 use millrace_core::{CpuKernel, KernelSpec};
 
 use super::{BLOCK, ELEMENTWISE, Family, WIDE, Walk, geometry, kernel, together, unary, walk, wgsl};
-use crate::{DType, Element, Error, Result, Tensor, layout::Shape};
+use crate::{check::Call, DType, Element, Error, Result, Tensor, layout::Shape};
 
 /// One operation for one element type.
 pub(crate) struct Entry {
@@ -96,9 +96,7 @@ fn binary(
                 (DType::F32, DType::I32) => (bits as i32 as f32).to_bits(),
                 (left, right) => return Err(Error::DTypes { op, left, right }),
             };
-            let (mut walk, [source]) = walk(op, [a], &a.shaped())?;
-            (walk.scalar, walk.value) = (2, value);
-            launch(entry as usize, walk, &source, &source, a.shaped())
+            run_number(a, value, entry as usize)
         }
         Kind::Tensor(b) => {
             if a.dtype() != b.dtype() {
@@ -110,9 +108,26 @@ fn binary(
     }
 }
 
+/// Runs an entry, by its number, on a tensor of its type and the bits of a number.
+#[inline]
+pub(crate) fn run_number(a: &Tensor, bits: u32, entry: usize) -> Result<Tensor> {
+    let (mut walk, [source]) = walk(TABLE[entry].name, [a], &a.shaped())?;
+    (walk.scalar, walk.value) = (2, bits);
+    let out = launch(entry, walk, &source, &source, a.shaped())?;
+    a.tensors().watch(|| Call::binary(entry, Some(bits)), &[a], &out);
+    Ok(out)
+}
+
 /// Runs an entry, by its number, on tensors of its type.
 #[inline]
 pub(crate) fn run(a: &Tensor, b: &Tensor, entry: usize) -> Result<Tensor> {
+    let out = stretched(a, b, entry)?;
+    a.tensors().watch(|| Call::binary(entry, None), &[a, b], &out);
+    Ok(out)
+}
+
+#[inline]
+fn stretched(a: &Tensor, b: &Tensor, entry: usize) -> Result<Tensor> {
     if a.shape() == b.shape()
         && let Some(walk) = Walk::new([a.layout(), b.layout()])
     {

@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::KernelSpec;
 
 use super::{Family, create, grid, kernel, wgsl};
-use crate::{
+use crate::{check::Call, 
     DType, Error, Result, Tensor,
     layout::{MAX_RANK, Shape, WALKED, merge},
 };
@@ -82,6 +82,7 @@ pub(crate) fn copy(x: &Tensor) -> Result<Tensor> {
     };
     let launch = x.tensors().kernel(Family::Copy, number(COPY, x))?.launch().bind(source).bind(target);
     x.tensors().enqueue(launch.params(&params).grid(grid(n)))?;
+    x.tensors().watch(|| Call::Copy, &[x], &out);
     Ok(out)
 }
 
@@ -111,6 +112,7 @@ pub(crate) fn pad(x: &Tensor, around: &[(usize, usize)], value: u64) -> Result<T
         let launch = x.tensors().kernel(Family::Copy, number(PAD, x))?.launch().bind(source).bind(target);
         x.tensors().enqueue(launch.params(&params).grid(grid(shape.elements())))?;
     }
+    x.tensors().watch(|| Call::Pad { around: around.to_vec(), value }, &[x], &out);
     Ok(out)
 }
 

@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::{CpuKernel, KernelSpec};
 
 use super::{Family, grid, kernel, wgsl};
-use crate::{DType, Error, Result, Tensor, Tensors, layout::Shape};
+use crate::{check::Call, DType, Error, Result, Tensor, Tensors, layout::Shape};
 
 /// What a kernel makes its elements of.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -70,19 +70,22 @@ pub(crate) fn spec(number: usize) -> KernelSpec {
     kernel::<Params>(entry.name.to_owned(), &[]).cpu((entry.cpu)()).wgsl(source)
 }
 
-fn create(tensors: &Tensors, how: Create, shape: Shape, dtype: DType, a: u32, b: u32) -> Result<Tensor> {
+/// A tensor that a kernel makes, by its number.
+pub(crate) fn create(tensors: &Tensors, kernel: usize, shape: Shape, dtype: DType, a: u32, b: u32) -> Result<Tensor> {
     let out = tensors.output(dtype, shape)?;
     if let Some(target) = out.buffer() {
         let n = shape.elements();
-        let launch = tensors.kernel(Family::Create, how as usize)?.launch().bind(target);
+        let launch = tensors.kernel(Family::Create, kernel)?.launch().bind(target);
         tensors.enqueue(launch.params(&Params { n: n as u32, a, b }).grid(grid(n)))?;
     }
+    let call = || Call::Create { kernel, shape: shape.to_vec(), dtype, values: [a, b] };
+    tensors.watch(call, &[], &out);
     Ok(out)
 }
 
 pub(crate) fn full(tensors: &Tensors, shape: Shape, dtype: DType, bits: u64) -> Result<Tensor> {
     let how = if dtype == DType::Complex { Create::FullComplex } else { Create::Full };
-    create(tensors, how, shape, dtype, bits as u32, (bits >> 32) as u32)
+    create(tensors, how as usize, shape, dtype, bits as u32, (bits >> 32) as u32)
 }
 
 pub(crate) fn arange(tensors: &Tensors, dtype: DType, start: u64, step: u64, shape: Shape) -> Result<Tensor> {
@@ -91,12 +94,12 @@ pub(crate) fn arange(tensors: &Tensors, dtype: DType, start: u64, step: u64, sha
         DType::I32 => Create::ArangeI32,
         DType::Bool | DType::Complex => return Err(Error::DType { op: "arange", given: dtype, takes: "f32 or i32" }),
     };
-    create(tensors, how, shape, dtype, start as u32, step as u32)
+    create(tensors, how as usize, shape, dtype, start as u32, step as u32)
 }
 
 pub(crate) fn rand(tensors: &Tensors, shape: Shape, seed: u64) -> Result<Tensor> {
     let (a, b) = stirred(seed);
-    create(tensors, Create::Rand, shape, DType::F32, a, b)
+    create(tensors, Create::Rand as usize, shape, DType::F32, a, b)
 }
 
 /// Seeds that differ in one bit must not give numbers that look alike.

@@ -14,7 +14,7 @@ mod strips;
 use millrace_core::Buffer;
 
 use super::copy;
-use crate::{
+use crate::{check::Call, 
     DType, Error, Result, Tensor,
     layout::{Layout, Shape, merge},
 };
@@ -30,7 +30,8 @@ pub(crate) use gpu::{KERNELS, spec};
 /// assert_eq!((first(Norm::Backward)?, first(Norm::Ortho)?, first(Norm::Forward)?), (4.0, 2.0, 1.0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Norm {
     /// The inverse is divided by the length.
     #[default]
@@ -103,9 +104,12 @@ impl Lines {
 }
 
 /// What a transform makes of what.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Complex to complex.
     Forward,
+    /// The way back.
     Inverse,
     /// Real to complex, forward.
     Real,
@@ -195,6 +199,7 @@ fn complex(op: &'static str, x: &Tensor, axes: &[isize], norm: Norm, kind: Kind)
         let n = y.shape()[axis];
         (y, mine) = (along(op, y, axis, kind, n, norm.scale(n, kind == Kind::Inverse), mine)?, true);
     }
+    watch(x, kind, &axes, 0, norm, &y);
     Ok(y)
 }
 
@@ -208,6 +213,7 @@ fn real(op: &'static str, x: &Tensor, axes: &[isize], norm: Norm) -> Result<Tens
         let n = y.shape()[axis];
         y = along(op, y, axis, Kind::Forward, n, norm.scale(n, false), true)?;
     }
+    watch(x, Kind::Real, &axes, 0, norm, &y);
     Ok(y)
 }
 
@@ -229,7 +235,23 @@ fn real_inverse(op: &'static str, x: &Tensor, axes: &[isize], n: usize, norm: No
         let n = y.shape()[axis];
         (y, mine) = (along(op, y, axis, Kind::Inverse, n, norm.scale(n, true), mine)?, true);
     }
-    along(op, y, last, Kind::RealInverse, n, norm.scale(n, true), false)
+    let y = along(op, y, last, Kind::RealInverse, n, norm.scale(n, true), false)?;
+    watch(x, Kind::RealInverse, &axes, n, norm, &y);
+    Ok(y)
+}
+
+fn watch(x: &Tensor, kind: Kind, axes: &[usize], n: usize, norm: Norm, out: &Tensor) {
+    let axes = || axes.iter().map(|&axis| axis as isize).collect();
+    x.tensors().watch(|| Call::Fft { kind, axes: axes(), n, norm }, &[x], out);
+}
+
+/// Any of them. `n` is the length of a real result.
+pub(crate) fn run(x: &Tensor, kind: Kind, axes: &[isize], n: usize, norm: Norm) -> Result<Tensor> {
+    match kind {
+        Kind::Forward | Kind::Inverse => complex("fft", x, axes, norm, kind),
+        Kind::Real => real("rfft", x, axes, norm),
+        Kind::RealInverse => real_inverse("irfft", x, axes, n, norm),
+    }
 }
 
 fn nowhere(op: &'static str, x: &Tensor) -> Error {

@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::{Access, Dim3, KernelSpec, Spread};
 
 use super::{BLOCK, Family, grid, together, wgsl};
-use crate::{
+use crate::{check::Call, 
     DType, Error, Result, Tensor,
     layout::{Layout, MAX_RANK, Shape, WALKED, merge},
     tune::Op,
@@ -188,6 +188,7 @@ fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor
         params.k_end = k as u32;
         let launch = tensors.kernel(Family::Matmul, PACKED)?.launch().bind(left).bind(right).bind(target);
         tensors.enqueue(launch.params(&params).grid(grid(m / 8 * (n / 8))))?;
+        tensors.watch(|| Call::Matmul, &[a, b], &out);
         return Ok(out);
     }
     let (longest, most) = if tensors.is_bounded() { (LONGEST, BATCH) } else { (k, batch.elements()) };
@@ -209,5 +210,6 @@ fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor
             tensors.enqueue(launch.params(&params).grid(geometry).spread(spread))?;
         }
     }
+    tensors.watch(|| Call::Matmul, &[a, b], &out);
     Ok(out)
 }

@@ -3,7 +3,7 @@
 use millrace_core::{CpuKernel, KernelSpec};
 
 use super::{Family, Params, cpu, grid, kernel, left, wgsl};
-use crate::{DType, Error, Result, Tensor};
+use crate::{check::Call, DType, Error, Result, Tensor};
 
 struct Entry {
     name: &'static str,
@@ -70,10 +70,19 @@ fn arg(x: &Tensor, op: &'static str, entry: usize, axes: u32, keepdims: bool) ->
         let launch = winners.iter().filter_map(Tensor::buffer).fold(launch, |launch, buffer| launch.bind(buffer));
         tensors.enqueue(launch.bind(target).params(&params).grid(grid(results)))?;
         if last {
+            tensors.watch(|| Call::Arg { name: op.to_owned(), axes, keepdims }, &[x], &out);
             return Ok(out);
         }
         params.partials = params.chunks;
         winners = Some(out);
+    }
+}
+
+/// Runs one of them, by its name.
+pub(crate) fn arg_by_name(x: &Tensor, name: &str, axes: u32, keepdims: bool) -> Result<Tensor> {
+    match TABLE.iter().position(|entry| entry.name == name) {
+        Some(entry) => arg(x, TABLE[entry].name, entry, axes, keepdims),
+        None => Err(millrace_core::Error::Invalid(format!("there is no operation {name}").into()).into()),
     }
 }
 

@@ -6,11 +6,13 @@
 mod arg;
 pub(crate) mod cpu;
 
+pub(crate) use arg::arg_by_name;
+
 use bytemuck::{Pod, Zeroable};
 use millrace_core::{CpuKernel, KernelSpec};
 
 use super::{Family, create, grid, kernel, spread, wgsl};
-use crate::{
+use crate::{check::Call, 
     DType, Error, Result, Tensor,
     layout::{Layout, MAX_RANK, Shape, merge},
     tune::Op,
@@ -168,7 +170,7 @@ fn left(shape: &Shape, axes: u32, keepdims: bool) -> Shape {
 }
 
 /// Folds the axes of the given bits to one value per output. `identity` is the value of no elements, if there is one.
-fn reduce(
+pub(crate) fn reduce(
     x: &Tensor,
     entry: usize,
     axes: u32,
@@ -203,6 +205,7 @@ fn reduce(
         let launch = kernel.launch().bind(&source).bind(target).params(&params).grid(grid(results));
         tensors.enqueue(launch.spread(spread(way)))?;
         if last {
+            tensors.watch(|| Call::reduce(entry, axes, keepdims, divisor), &[x], &out);
             return Ok(out);
         }
         (source, params) = (target.clone(), params.next());

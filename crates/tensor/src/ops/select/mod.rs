@@ -5,7 +5,7 @@ mod cpu;
 use millrace_core::KernelSpec;
 
 use super::{ELEMENTWISE, Family, Walk, kernel, together, walk, wgsl};
-use crate::{DType, Error, Result, Tensor, cpu::map, layout::Shape};
+use crate::{check::Call, DType, Error, Result, Tensor, cpu::map, layout::Shape};
 
 pub(crate) const KERNELS: usize = 1;
 
@@ -48,6 +48,7 @@ impl Tensor {
             let launch = operands.iter().filter_map(Tensor::buffer).fold(launch, |launch, buffer| launch.bind(buffer));
             self.tensors().enqueue(launch.bind(target).params(&walk).grid(walk.grid(false)))?;
         }
+        self.tensors().watch(|| Call::Select, &[self, yes, no], &out);
         Ok(out)
     }
 }

@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::KernelSpec;
 
 use super::{Family, grid, kernel, wgsl};
-use crate::{DType, Error, Result, Tensor, layout::MAX_RANK};
+use crate::{check::Call, DType, Error, Result, Tensor, layout::MAX_RANK};
 
 /// The longest row that one thread of a GPU does.
 const LONGEST: usize = 2048;
@@ -62,6 +62,7 @@ impl Tensor {
             let launch = self.tensors().kernel(Family::Softmax, 0)?.launch().bind(source).bind(target);
             self.tensors().enqueue(launch.params(&params).grid(grid(rows)))?;
         }
+        self.tensors().watch(|| Call::Softmax, &[self], &out);
         Ok(out)
     }
 }

@@ -13,7 +13,7 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::{Access, BufferSlice, KernelSpec, Spread};
 
 use super::{BLOCK, Family, create, folded, grid, wgsl};
-use crate::{DType, Error, Result, SparseMatrix, Tensor, layout::Shape, tune::Op};
+use crate::{DType, Error, Result, SparseMatrix, Tensor, check::Call, layout::{Layout, Shape}, tune::Op};
 
 /// Items of a piece on the CPU, with one column of the dense factor; fewer with more columns,
 const PIECE: usize = 32 * 1024;
@@ -184,6 +184,15 @@ impl SparseMatrix {
         if pieces > 1 {
             let launch = tensors.kernel(Family::Sparse, CARRY)?.launch().bind(&starts).bind(&carries).bind(target);
             tensors.enqueue(launch.params(&params).grid(folded(n)))?;
+        }
+        if tensors.check().is_some() {
+            let part = |slice: &BufferSlice, n: usize, dtype: DType| {
+                let layout = Layout { offset: slice.range().start / 4, ..Layout::contiguous([n].into_iter().collect()) };
+                Tensor::new(tensors.clone(), Some(slice.buffer().clone()), layout, dtype)
+            };
+            let (pointers, indices) = (part(&parts.pointers, rows + 1, DType::I32), part(&parts.indices, self.nnz(), DType::I32));
+            let values = part(&parts.values, self.nnz(), DType::F32);
+            tensors.watch(|| Call::Sparse { rows, columns: depth }, &[&pointers, &indices, &values, &x], &out);
         }
         Ok(out)
     }

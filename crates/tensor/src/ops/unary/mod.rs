@@ -5,7 +5,7 @@ mod cpu;
 use millrace_core::{CpuKernel, KernelSpec};
 
 use super::{BLOCK, ELEMENTWISE, Family, WIDE, Walk, geometry, kernel, walk, wgsl};
-use crate::{DType, Error, Result, Tensor};
+use crate::{check::Call, DType, Error, Result, Tensor};
 
 /// One operation for one element type.
 pub(crate) struct Entry {
@@ -61,6 +61,7 @@ pub(crate) fn run(x: &Tensor, entry: usize) -> Result<Tensor> {
             launch(walk, &x)?;
         }
     }
+    x.tensors().watch(|| Call::unary(entry), &[x], &out);
     Ok(out)
 }
 

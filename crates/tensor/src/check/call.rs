@@ -1,0 +1,210 @@
+//! An operation as data: what was asked for, so that it can be asked for again.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    DType, Error, Norm, Result, Tensor, Tensors,
+    layout::Shape,
+    ops::{binary, copy, create, fft, reduce, unary},
+    sparse::Csr,
+};
+
+/// An operation with everything but its inputs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Call {
+    /// One of [`crate::ops::create`](crate::Tensors::full).
+    Create {
+        /// Which.
+        kernel: usize,
+        /// The result's shape,
+        shape: Vec<usize>,
+        /// its element type,
+        dtype: DType,
+        /// and the values it is made from, as bits.
+        values: [u32; 2],
+    },
+    /// The elements in order.
+    Copy,
+    /// With something around them.
+    Pad {
+        /// Before and behind every axis.
+        around: Vec<(usize, usize)>,
+        /// What is there, as bits.
+        value: u64,
+    },
+    /// On every element of one tensor.
+    Unary {
+        /// Which, with its element type.
+        name: String,
+    },
+    /// On the elements of two.
+    Binary {
+        /// Which, with its element type.
+        name: String,
+        /// The bits of the second operand, if it is a number.
+        number: Option<u32>,
+    },
+    /// Of one or the other.
+    Select,
+    /// Along axes.
+    Reduce {
+        /// Which, with its element type.
+        name: String,
+        /// The axes, as bits.
+        axes: u32,
+        /// Whether they stay, with length one.
+        keepdims: bool,
+        /// What the result is divided by.
+        divisor: Option<f32>,
+    },
+    /// Where the largest or smallest is.
+    Arg {
+        /// `argmax` or `argmin`.
+        name: String,
+        /// The axes, as bits.
+        axes: u32,
+        /// Whether they stay, with length one.
+        keepdims: bool,
+    },
+    /// Along the last axis.
+    Softmax,
+    /// The product of matrices.
+    Matmul,
+    /// A Fourier transform.
+    Fft {
+        /// What it makes of what.
+        kind: fft::Kind,
+        /// Along these axes.
+        axes: Vec<isize>,
+        /// The length of the last one in real numbers, if there are any.
+        n: usize,
+        /// What is divided.
+        norm: Norm,
+    },
+    /// A sparse matrix times a dense one: the inputs are its three arrays and that.
+    Sparse {
+        /// Rows of the matrix,
+        rows: usize,
+        /// and its columns.
+        columns: usize,
+    },
+}
+
+/// What two devices may differ by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Tolerance {
+    /// A share of the result.
+    Result(f64),
+    /// A share of the sum of the magnitudes that were added up: of the same operation on the inputs' magnitudes.
+    Terms(f64),
+    /// A share of the largest result.
+    Largest(f64),
+}
+
+fn named(table: impl IntoIterator<Item = (&'static str, DType)>, wanted: &str) -> Result<usize> {
+    let found = table.into_iter().position(|(name, dtype)| name_of(name, dtype) == wanted);
+    found.ok_or_else(|| millrace_core::Error::Invalid(format!("there is no operation {wanted}").into()).into())
+}
+
+fn name_of(name: &str, dtype: DType) -> String {
+    format!("{name}_{dtype}")
+}
+
+impl Call {
+    pub(crate) fn unary(entry: usize) -> Self {
+        let entry = &unary::TABLE[entry];
+        Self::Unary { name: format!("{}_{}_{}", entry.name, entry.from, entry.to) }
+    }
+
+    pub(crate) fn binary(entry: usize, number: Option<u32>) -> Self {
+        let entry = &binary::TABLE[entry];
+        Self::Binary { name: name_of(entry.name, entry.from), number }
+    }
+
+    pub(crate) fn reduce(entry: usize, axes: u32, keepdims: bool, divisor: Option<f32>) -> Self {
+        let entry = &reduce::VALUES[entry];
+        Self::Reduce { name: name_of(entry.name, entry.dtype), axes, keepdims, divisor }
+    }
+
+    /// Its name for people.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Create { .. } => "create".into(),
+            Self::Copy => "contiguous".into(),
+            Self::Pad { .. } => "pad".into(),
+            Self::Unary { name } | Self::Binary { name, .. } | Self::Reduce { name, .. } | Self::Arg { name, .. } => {
+                name.clone()
+            }
+            Self::Select => "select".into(),
+            Self::Softmax => "softmax".into(),
+            Self::Matmul => "matmul".into(),
+            Self::Fft { kind, .. } => format!("fft {kind:?}").to_lowercase(),
+            Self::Sparse { .. } => "sparse product".into(),
+        }
+    }
+
+    /// What two devices may differ by: both are within what `millrace validate` allows, so twice that.
+    pub(super) fn tolerance(&self) -> Tolerance {
+        match self {
+            Self::Copy | Self::Pad { .. } | Self::Select | Self::Arg { .. } => Tolerance::Result(0.0),
+            Self::Create { .. } => Tolerance::Result(1e-6),
+            Self::Unary { name } if name.starts_with("gelu") => Tolerance::Result(2e-5),
+            Self::Unary { name } if name.starts_with("sin") || name.starts_with("cos") => Tolerance::Largest(1e-6),
+            Self::Binary { name, .. } if name.starts_with("pow") => Tolerance::Result(1e-4),
+            Self::Unary { .. } | Self::Binary { .. } => Tolerance::Result(1e-6),
+            Self::Reduce { name, .. } if name.starts_with("sum") => Tolerance::Terms(1e-5),
+            Self::Reduce { name, .. } if name.starts_with("prod") => Tolerance::Result(1e-4),
+            Self::Reduce { .. } => Tolerance::Result(0.0),
+            Self::Softmax => Tolerance::Result(1e-5),
+            Self::Matmul | Self::Sparse { .. } => Tolerance::Terms(1e-5),
+            Self::Fft { .. } => Tolerance::Largest(1e-5),
+        }
+    }
+
+    /// Does it with other inputs, in their place.
+    pub(super) fn run(&self, tensors: &Tensors, inputs: &[Tensor]) -> Result<Tensor> {
+        let input = |n: usize| {
+            let missing = || Error::Device(millrace_core::Error::Invalid(format!("input {n} is missing").into()));
+            inputs.get(n).ok_or_else(missing)
+        };
+        match self {
+            Self::Create { kernel, shape, dtype, values: [a, b] } => {
+                create::create(tensors, *kernel, Shape::new("create", shape)?, *dtype, *a, *b)
+            }
+            Self::Copy => copy::copy(input(0)?),
+            Self::Pad { around, value } => copy::pad(input(0)?, around, *value),
+            Self::Unary { name } => {
+                let all = unary::TABLE.iter().position(|e| format!("{}_{}_{}", e.name, e.from, e.to) == *name);
+                match all {
+                    Some(entry) => unary::run(input(0)?, entry),
+                    None => Err(millrace_core::Error::Invalid(format!("there is no operation {name}").into()).into()),
+                }
+            }
+            Self::Binary { name, number } => {
+                let entry = named(binary::TABLE.iter().map(|entry| (entry.name, entry.from)), name)?;
+                match number {
+                    Some(bits) => binary::run_number(input(0)?, *bits, entry),
+                    None => binary::run(input(0)?, input(1)?, entry),
+                }
+            }
+            Self::Select => input(0)?.select(input(1)?, input(2)?),
+            Self::Reduce { name, axes, keepdims, divisor } => {
+                let entry = named(reduce::VALUES.iter().map(|entry| (entry.name, entry.dtype)), name)?;
+                reduce::reduce(input(0)?, entry, *axes, *keepdims, Some(0), *divisor)
+            }
+            Self::Arg { name, axes, keepdims } => reduce::arg_by_name(input(0)?, name, *axes, *keepdims),
+            Self::Softmax => input(0)?.softmax(-1),
+            Self::Matmul => input(0)?.matmul(input(1)?),
+            Self::Fft { kind, axes, n, norm } => fft::run(input(0)?, *kind, axes, *n, *norm),
+            Self::Sparse { rows, columns } => {
+                let words = |n: usize| -> Result<Vec<u32>> {
+                    Ok(input(n)?.to_vec::<i32>()?.into_iter().map(|word| word as u32).collect())
+                };
+                let matrix = Csr::new(*rows, *columns, words(0)?, words(1)?, input(2)?.to_vec()?)?;
+                tensors.sparse(matrix)?.matmul(input(3)?)
+            }
+        }
+    }
+}

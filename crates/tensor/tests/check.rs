@@ -1,0 +1,186 @@
+//! Programs whose operations are done on the CPU as well.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::path::PathBuf;
+
+use millrace::{
+    Device, DeviceKind, Engine, Found, Provider, Runtime,
+    cpu::CpuProvider,
+    faulty::{Faults, FaultyProvider},
+    tensor::{
+        Complex32, DType, Error, Norm, Result, Tensors,
+        check::{Call, Replay},
+        sparse::Csr,
+    },
+};
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("millrace-check-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A CPU with faults, beside one that is sound.
+struct Odd(FaultyProvider);
+
+impl Provider for Odd {
+    fn list(&self) -> Vec<Found> {
+        let (id, name) = ("odd".to_owned(), "an odd one".to_owned());
+        vec![Found { id, kind: DeviceKind::Cuda, name, unavailable: None }]
+    }
+
+    fn open(&self, _: &str) -> millrace::Result<Engine> {
+        self.0.open("cpu")
+    }
+}
+
+fn odd() -> (Device, Faults) {
+    let faults = Faults::default();
+    let odd = Odd(FaultyProvider::new(CpuProvider, faults.clone()));
+    let runtime = Runtime::new(vec![Box::new(CpuProvider), Box::new(odd)]);
+    (runtime.open("odd").unwrap(), faults)
+}
+
+/// Every operation once or more, on views that are not in order as well.
+fn everything(tensors: &Tensors) -> Result<()> {
+    let x = tensors.rand(&[6, 8], 1)?.sub(0.5)?;
+    let (t, i) = (x.t()?, x.mul(100.0)?.cast(DType::I32)?);
+    let flags = x.gt(0.0)?;
+    for y in [x.exp()?, x.sin()?, t.gelu()?, x.abs()?.sqrt()?, x.add(&x.slice(0, 0..1)?)?, t.pow(2.0)?, x.rem(0.3)?] {
+        y.sum(&[0])?.to_vec::<f32>()?;
+    }
+    flags.select(&x, &x.neg()?)?.softmax(0)?.max(&[1])?.to_vec::<f32>()?;
+    i.add(3)?.prod(&[0])?.to_vec::<i32>()?;
+    t.argmax(0)?.to_vec::<i32>()?;
+    x.argmin_all()?.item::<i32>()?;
+    x.mean_all()?.item::<f32>()?;
+    x.matmul(&t)?.contiguous()?.to_vec::<f32>()?;
+    t.contiguous()?.pad(&[(1, 0), (0, 2)], 7.0f32)?.to_vec::<f32>()?;
+    let spectrum = x.rfft(-1, Norm::Ortho)?;
+    spectrum.irfft(-1, 8, Norm::Ortho)?.to_vec::<f32>()?;
+    spectrum.fft(0, Norm::Backward)?.ifft(0, Norm::Backward)?.to_vec::<Complex32>()?;
+    let matrix = tensors.sparse(Csr::new(2, 6, vec![0, 2, 3], vec![0, 5, 1], vec![1.0, 2.0, 3.0])?)?;
+    matrix.matmul(&x)?.to_vec::<f32>()?;
+    tensors.arange(0, 1, 5)?.to_vec::<i32>()?;
+    tensors.zeros(&[0, 3])?.sum(&[1])?.to_vec::<f32>()?;
+    Ok(())
+}
+
+#[test]
+fn a_sound_device_agrees_in_everything() {
+    for id in ["cpu", "gpu"] {
+        let Ok(device) = millrace::runtime().open(id) else { continue };
+        let folder = Folder::new(id);
+        let tensors = Tensors::checked(&device, Some(&folder.0)).unwrap();
+        everything(&tensors).unwrap();
+        let check = tensors.check().unwrap();
+        assert_eq!(check.first(), None);
+        assert!(check.compared() >= 40, "{}", check.compared());
+        assert!(folder.files().is_empty());
+    }
+}
+
+#[test]
+fn the_first_operation_that_differs_is_found_saved_and_done_again() {
+    for (kernel, op) in [("relu_f32_packed", "relu_f32_f32"), ("matmul", "matmul"), ("softmax", "softmax")] {
+        let ((device, faults), folder) = (odd(), Folder::new(op));
+        let tensors = Tensors::checked(&device, Some(&folder.0)).unwrap();
+        faults.spoil(kernel);
+        let x = tensors.rand(&[8, 8], 1).unwrap();
+        let y = x.t().unwrap().add(1.0).unwrap();
+        let z = y.relu().unwrap().matmul(&x).unwrap().softmax(-1).unwrap().sub(&x).unwrap();
+        let error = z.to_vec::<f32>().unwrap_err();
+        let Error::Differs(mismatch) = &error else { panic!("{error}") };
+        assert_eq!(mismatch.op, op);
+        assert_eq!((mismatch.at, mismatch.shapes[0].as_slice()), (0, &[8, 8][..]));
+        assert!(mismatch.error > mismatch.tolerance && mismatch.got > 12.0, "{mismatch}");
+        assert!(error.to_string().contains("millrace replay "), "{error}");
+        // It is told once, and kept.
+        z.to_vec::<f32>().unwrap();
+        assert_eq!(tensors.check().unwrap().first().as_ref(), Some(&**mismatch));
+        // Here it goes wrong again, on a sound device it does not.
+        let replay = Replay::load(mismatch.saved.as_ref().unwrap()).unwrap();
+        assert_eq!(replay.call().name(), op);
+        assert_eq!(replay.run(&device).unwrap().at.unwrap().0, 0);
+        assert_eq!(replay.run(&device.neighbour("cpu").unwrap()).unwrap().at, None);
+        if let Ok(gpu) = millrace::runtime().open("gpu") {
+            assert_eq!(replay.run(&gpu).unwrap().at, None);
+        }
+    }
+}
+
+#[test]
+fn a_transposed_input_is_replayed_as_it_lay() {
+    let ((device, faults), folder) = (odd(), Folder::new("views"));
+    let tensors = Tensors::checked(&device, Some(&folder.0)).unwrap();
+    faults.spoil("copy");
+    let x = tensors.rand(&[3, 5], 1).unwrap().t().unwrap();
+    assert!(x.contiguous().unwrap().to_vec::<f32>().is_err());
+    let replay = Replay::load(&folder.files()[0]).unwrap();
+    assert_eq!((replay.call(), replay.shapes()), (&Call::Copy, vec![vec![5, 3]]));
+    assert!(replay.run(&device).unwrap().at.is_some());
+}
+
+#[test]
+fn without_a_check_nothing_is_compared_and_a_full_disk_is_no_reason_to_stop() {
+    let (device, faults) = odd();
+    faults.spoil("relu_f32_packed");
+    let tensors = Tensors::on(&device).unwrap();
+    assert!(tensors.check().is_none());
+    tensors.ones(&[4]).unwrap().relu().unwrap().to_vec::<f32>().unwrap();
+    let folder = Folder::new("full");
+    let nowhere = folder.0.join("not there");
+    let tensors = Tensors::checked(&device, Some(&nowhere)).unwrap();
+    let Err(Error::Differs(mismatch)) = tensors.ones(&[4]).unwrap().relu().unwrap().to_vec::<f32>() else {
+        panic!("it differs")
+    };
+    assert_eq!(mismatch.saved, None);
+    assert!(mismatch.not_saved.as_ref().unwrap().contains("not there"), "{mismatch}");
+}
+
+#[test]
+fn files_that_are_no_replays_are_refused() {
+    let folder = Folder::new("bad");
+    let path = folder.0.join("x.safetensors");
+    assert!(Replay::load(&path).is_err());
+    for bytes in [&b""[..], b"12345678", &[0xff; 64], b"\x02\0\0\0\0\0\0\0{}"] {
+        std::fs::write(&path, bytes).unwrap();
+        let error = Replay::load(&path).unwrap_err();
+        assert!(error.to_string().contains("x.safetensors"), "{error}");
+    }
+    // One whose strides go beyond its bytes.
+    let (device, faults) = odd();
+    let tensors = Tensors::checked(&device, Some(&folder.0)).unwrap();
+    faults.spoil("copy");
+    let x = tensors.rand(&[3, 5], 1).unwrap().t().unwrap();
+    assert!(x.contiguous().unwrap().to_vec::<f32>().is_err());
+    let saved = tensors.check().unwrap().first().unwrap().saved.unwrap();
+    let good = std::fs::read(&saved).unwrap();
+    let text = String::from_utf8_lossy(&good).into_owned();
+    assert!(text.contains("strides\\\":[1,5]"), "{text}");
+    let bad: Vec<u8> = replace(&good, b"[1,5]", b"[9,9]");
+    std::fs::write(&saved, bad).unwrap();
+    let error = Replay::load(&saved).unwrap_err();
+    assert!(error.to_string().contains("outside its buffer"), "{error}");
+}
+
+fn replace(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let at = bytes.windows(from.len()).position(|window| window == from).unwrap();
+    [&bytes[..at], to, &bytes[at + from.len()..]].concat()
+}
