@@ -89,20 +89,20 @@ fn main(
     if (direction >= params.directions) { return; }
     // Sequences past the last repeat it; their results are not stored.
     let last = params.batch - 1u;
-    let from = vec4<u32>(
+    let start = vec4<u32>(
         before(first), before(min(first + 1u, last)), before(min(first + 2u, last)), before(min(first + 3u, last)));
     {SUMS}
     var at = direction * params.hidden * GATES * params.hidden + unit;
     if (params.step > 0u) {
         for (var k = 0u; k < params.hidden; k++) {
-            let h = vec4<f32>(output[from.x + k], output[from.y + k], output[from.z + k], output[from.w + k]);
+            let h = vec4<f32>(output[start.x + k], output[start.y + k], output[start.z + k], output[start.w + k]);
             {PRODUCTS}
             at += GATES * params.hidden;
         }
     } else if (params.has_initial != 0u) {
         for (var k = 0u; k < params.hidden; k++) {
             let h = vec4<f32>(
-                hidden_before[from.x + k], hidden_before[from.y + k], hidden_before[from.z + k], hidden_before[from.w + k]);
+                hidden_before[start.x + k], hidden_before[start.y + k], hidden_before[start.z + k], hidden_before[start.w + k]);
             {PRODUCTS}
             at += GATES * params.hidden;
         }
