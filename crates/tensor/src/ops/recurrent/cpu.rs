@@ -7,11 +7,13 @@
 //! Directions do not wait for one another, and neither do sequences; threads share them as far as they go. Beyond that
 //! threads share the panels of a step, and meet after every step (`sync.rs`).
 
+use std::ops::Range;
+
 use millrace_core::{CpuKernel, Launched, Threads};
 use pulp::{Simd, WithSimd};
 
-use super::{Cell, Params, Recurrent, sync::Together};
-use crate::{cpu::worth_threads, math, simd::arch};
+use super::{Cell, Params, Recurrent, gates, sync::Together};
+use crate::{cpu::worth_threads, simd::arch};
 
 /// Lanes of the widest vectors.
 const WIDEST: usize = 16;
@@ -80,6 +82,7 @@ impl Shared {
 /// A layer: its operands, and how it is divided.
 struct Layer<'a> {
     cell: Cell,
+    gates: usize,
     hidden: usize,
     batch: usize,
     steps: usize,
@@ -124,6 +127,7 @@ fn run(launch: &mut Launched<'_>, cell: Cell) {
     packed[directions * panels * panel..].fill(0.0);
     let layer = Layer {
         cell,
+        gates: cell.gates(),
         hidden,
         batch: params.batch as usize,
         steps: params.steps as usize,
@@ -157,13 +161,13 @@ impl WithSimd for Lanes {
 }
 
 /// Part `n` of `0..len` in `parts` of about the same size.
-fn part(len: usize, parts: usize, n: usize) -> std::ops::Range<usize> {
+fn part(len: usize, parts: usize, n: usize) -> Range<usize> {
     len * n / parts..len * (n + 1) / parts
 }
 
 impl Layer<'_> {
     fn run(&self, threads: &dyn Threads) {
-        let weights = self.hidden * self.hidden * self.cell.gates() * self.directions;
+        let weights = self.hidden * self.hidden * self.gates * self.directions;
         let parallel = worth_threads(threads, COST * (weights * self.steps * self.batch) as f64);
         let count = if parallel { threads.count() } else { 1 };
         let for_each = |n: usize, each: &(dyn Fn(u64) + Sync)| match count {
@@ -195,12 +199,18 @@ impl Layer<'_> {
         (self.params.recurrent + direction as u32 * self.params.direction) as usize
     }
 
+    /// Where its biases are.
+    #[inline(always)]
+    fn biases(&self, direction: usize) -> usize {
+        (self.params.biases + direction as u32 * self.params.direction) as usize
+    }
+
     /// Packs a panel: `[unit before, gate, unit]`.
     fn pack(&self, panel: usize) {
         /// Of the state before, that are done together: a cache line of each row.
         const TOGETHER: usize = 16;
         let (direction, first) = (panel / self.panels, panel % self.panels * self.units);
-        let (hidden, gates, units) = (self.hidden, self.cell.gates(), self.units);
+        let (hidden, gates, units) = (self.hidden, self.gates, self.units);
         let weights = &self.weights[self.recurrent(direction)..][..gates * hidden * hidden];
         // SAFETY: every panel is packed by one task, and read after all are done.
         let packed = unsafe { self.packed.write(panel * self.panel, self.panel) };
@@ -232,8 +242,8 @@ struct Work<'a> {
     layer: &'a Layer<'a>,
     direction: usize,
     step: usize,
-    rows: std::ops::Range<usize>,
-    panels: std::ops::Range<usize>,
+    rows: Range<usize>,
+    panels: Range<usize>,
 }
 
 impl WithSimd for Work<'_> {
@@ -241,19 +251,19 @@ impl WithSimd for Work<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match self.layer.cell.gates() {
+        match self.layer.gates {
             3 => self.panels_of::<S, 3>(simd),
             _ => self.panels_of::<S, 4>(simd),
         }
     }
 }
 
-/// Gates of some sequences for the units of a panel: one array per vector of the panel, sequences behind one another.
+/// Gates of some sequences for the units of a panel, sequences behind one another.
 struct Sums {
-    /// The input's part, with all biases but those of a GRU's reset part,
-    given: [[f32; BLOCK]; VECTORS],
-    /// and the product with the state before, with those.
-    product: [[f32; BLOCK]; VECTORS],
+    /// One array for every vector of the panel: the input's part, biases and the product with the state before,
+    sums: [[f32; BLOCK]; VECTORS],
+    /// but what the state adds to a GRU's candidate is here, with its bias.
+    apart: [f32; BLOCK],
 }
 
 impl Work<'_> {
@@ -286,72 +296,78 @@ impl Work<'_> {
             _ => 1,
         };
         let passes = self.rows.len().div_ceil(most);
+        let mut sums = Sums { sums: [[0.0; BLOCK]; VECTORS], apart: [0.0; BLOCK] };
         for panel in self.panels.clone() {
             for pass in 0..passes {
                 let rows = part(self.rows.len(), passes, pass);
-                let first = self.rows.start + rows.start;
-                match rows.len() {
-                    1 => self.rows_of::<S, V, 1>(simd, panel, first),
-                    2 => self.rows_of::<S, V, 2>(simd, panel, first),
-                    3 => self.rows_of::<S, V, 3>(simd, panel, first),
-                    4 => self.rows_of::<S, V, 4>(simd, panel, first),
-                    5 => self.rows_of::<S, V, 5>(simd, panel, first),
-                    _ => self.rows_of::<S, V, ROWS>(simd, panel, first),
-                }
+                let rows = self.rows.start + rows.start..self.rows.start + rows.end;
+                self.rows_of::<S, V>(simd, panel, rows, &mut sums);
             }
         }
     }
 
-    /// `R` sequences from `first` on, for the units of one panel.
+    /// Some sequences, for the units of one panel.
     #[inline(always)]
-    fn rows_of<S: Simd, const V: usize, const R: usize>(&self, simd: S, panel: usize, first: usize) {
+    fn rows_of<S: Simd, const V: usize>(&self, simd: S, panel: usize, rows: Range<usize>, sums: &mut Sums) {
         let layer = self.layer;
-        let (hidden, gates, lanes) = (layer.hidden, layer.cell.gates(), S::F32_LANES);
+        let (hidden, lanes) = (layer.hidden, S::F32_LANES);
         // SAFETY: packed before the steps began.
         let packed = unsafe { layer.packed.read((self.direction * layer.panels + panel) * layer.panel, layer.panel) };
-        let mut sums = Sums { given: [[0.0; BLOCK]; VECTORS], product: [[0.0; BLOCK]; VECTORS] };
-        // The input's part is asked for first: it comes from far, and is not needed until the product is there.
-        let width = gates * hidden;
-        let given = |row: usize| {
-            let row = layer.row(self.time(), first + row);
-            let rows = layer.steps * layer.batch;
-            &layer.given[(self.direction * rows + row) * width..][..width]
-        };
-        let biases = self.layer.recurrent(self.direction) + (layer.params.biases - layer.params.recurrent) as usize;
-        for v in 0..V {
-            let Some((gate, unit, len)) = self.place(panel, v, lanes) else { continue };
-            let at = gate * hidden + unit;
-            let load = |from: &[f32]| simd.partial_load_f32s(&from[at..at + len]);
-            let mut bias = [simd.splat_f32s(0.0); 2];
-            if layer.params.has_bias != 0 {
-                bias = [0, 1].map(|n| load(&layer.weights[biases + n * width..][..width]));
-            }
-            let apart = gates == 3 && gate == 2;
-            let with = if apart { bias[0] } else { simd.add_f32s(bias[0], bias[1]) };
-            for row in 0..R {
-                let sum = simd.add_f32s(load(given(row)), with);
-                simd.partial_store_f32s(&mut sums.given[v][row * lanes..][..lanes], sum);
-                if apart {
-                    simd.partial_store_f32s(&mut sums.product[v][row * lanes..][..lanes], bias[1]);
+        let mut states: [&[f32]; ROWS] = [&[]; ROWS];
+        for (state, sequence) in states.iter_mut().zip(rows.clone()) {
+            *state = self.before(sequence);
+            // The input's part comes from far; it is here when the product is.
+            for v in 0..V {
+                if let Some((gate, unit, _)) = self.place(panel, v, lanes) {
+                    prefetch(&layer.given[self.given(sequence) + gate * hidden + unit]);
                 }
             }
         }
-        let states: [&[f32]; R] = std::array::from_fn(|row| self.before(first + row));
-        let products = multiply::<S, V, R>(simd, packed, states);
-        for (row, products) in products.iter().enumerate() {
-            for v in 0..V {
-                let to = &mut sums.product[v][row * lanes..][..lanes];
-                let sum = simd.add_f32s(simd.partial_load_f32s(to), products[v]);
-                simd.partial_store_f32s(to, sum);
+        match rows.len() {
+            1 => multiply::<S, V, 1>(simd, packed, &states, sums),
+            2 => multiply::<S, V, 2>(simd, packed, &states, sums),
+            3 => multiply::<S, V, 3>(simd, packed, &states, sums),
+            4 => multiply::<S, V, 4>(simd, packed, &states, sums),
+            5 => multiply::<S, V, 5>(simd, packed, &states, sums),
+            _ => multiply::<S, V, ROWS>(simd, packed, &states, sums),
+        }
+        let (biases, width) = (layer.biases(self.direction), layer.gates * hidden);
+        for v in 0..V {
+            let Some((gate, unit, len)) = self.place(panel, v, lanes) else { continue };
+            let at = gate * hidden + unit;
+            let mut bias = [simd.splat_f32s(0.0); 2];
+            if layer.params.has_bias != 0 {
+                bias[0] = load(simd, &layer.weights[biases + at..][..len]);
+                bias[1] = load(simd, &layer.weights[biases + width + at..][..len]);
+            }
+            let apart = V == 3 && gate == 2;
+            for (row, sequence) in rows.clone().enumerate() {
+                let place = row * lanes..(row + 1) * lanes;
+                let given = load(simd, &layer.given[self.given(sequence) + at..][..len]);
+                let product = load(simd, &sums.sums[v][place.clone()]);
+                let (given, product) = (simd.add_f32s(given, bias[0]), simd.add_f32s(product, bias[1]));
+                let sum = if apart { given } else { simd.add_f32s(given, product) };
+                store(simd, &mut sums.sums[v][place.clone()], sum);
+                if apart {
+                    store(simd, &mut sums.apart[place], product);
+                }
             }
         }
-        self.gates::<S, R>(simd, panel, first, &mut sums, &states);
+        self.gates(simd, panel, rows, sums, &states);
+    }
+
+    /// Where the input's part of a sequence is.
+    #[inline(always)]
+    fn given(&self, sequence: usize) -> usize {
+        let layer = self.layer;
+        let row = self.direction * layer.steps * layer.batch + layer.row(self.time(), sequence);
+        row * layer.gates * layer.hidden
     }
 
     /// The gate that vector `v` of a panel belongs to, its first unit, and how many there are. None past the last unit.
     #[inline(always)]
     fn place(&self, panel: usize, v: usize, lanes: usize) -> Option<(usize, usize, usize)> {
-        let (gate, block) = if self.layer.cell.gates() == 1 { (0, v) } else { (v, 0) };
+        let (gate, block) = if self.layer.gates == 1 { (0, v) } else { (v, 0) };
         let unit = panel * self.layer.units + block * lanes;
         let left = self.layer.hidden.checked_sub(unit).filter(|left| *left > 0)?;
         Some((gate, unit, lanes.min(left)))
@@ -359,59 +375,43 @@ impl Work<'_> {
 
     /// Ends the step for the units of a panel.
     #[inline(always)]
-    fn gates<S: Simd, const R: usize>(
-        &self,
-        simd: S,
-        panel: usize,
-        first: usize,
-        sums: &mut Sums,
-        states: &[&[f32]; R],
-    ) {
+    fn gates<S: Simd>(&self, simd: S, panel: usize, rows: Range<usize>, sums: &Sums, states: &[&[f32]; ROWS]) {
         let lanes = S::F32_LANES;
-        let n = R * lanes;
+        let n = rows.len() * lanes;
         let mut new = [0.0; BLOCK];
-        match self.layer.cell {
-            Cell::Tanh | Cell::Relu => {
-                for v in 0..VECTORS {
-                    let Some((_, unit, len)) = self.place(panel, v, lanes) else { continue };
-                    let (given, product) = (&sums.given[v][..n], &sums.product[v][..n]);
-                    let sums = new[..n].iter_mut().zip(given).zip(product);
-                    if self.layer.cell == Cell::Tanh {
-                        sums.for_each(|((new, a), b)| *new = math::tanh(a + b));
-                    } else {
-                        sums.for_each(|((new, a), b)| *new = relu(a + b));
-                    }
-                    self.store::<S, R>(simd, first, unit, len, &new);
+        if self.layer.gates == 1 {
+            for v in 0..VECTORS {
+                let Some((_, unit, len)) = self.place(panel, v, lanes) else { continue };
+                match self.layer.cell {
+                    Cell::Tanh => gates::vanilla_tanh(&sums.sums[v][..n], &mut new[..n]),
+                    _ => gates::vanilla_relu(&sums.sums[v][..n], &mut new[..n]),
                 }
+                self.store(simd, rows.clone(), unit, len, &new);
             }
-            Cell::Gru => {
-                let Some((_, unit, len)) = self.place(panel, 0, lanes) else { return };
-                let mut old = [0.0; BLOCK];
-                for (row, state) in states.iter().enumerate().filter(|(_, state)| !state.is_empty()) {
-                    let state = simd.partial_load_f32s(&state[unit..unit + len]);
-                    simd.partial_store_f32s(&mut old[row * lanes..][..lanes], state);
-                }
-                gru(sums, &old[..n], &mut new[..n]);
-                self.store::<S, R>(simd, first, unit, len, &new);
-            }
-            Cell::Lstm => {
-                let Some((_, unit, len)) = self.place(panel, 0, lanes) else { return };
-                let mut cells = [0.0; BLOCK];
-                for row in 0..R {
-                    let state = simd.partial_load_f32s(self.cells(first + row, unit, len));
-                    simd.partial_store_f32s(&mut cells[row * lanes..][..lanes], state);
-                }
-                lstm(sums, &mut cells[..n], &mut new[..n]);
-                self.store::<S, R>(simd, first, unit, len, &new);
-                let Some(after) = self.layer.cell_after else { return };
-                for row in 0..R {
-                    let at = self.state(first + row) + unit;
-                    // SAFETY: the cells of these units and this sequence belong to this task.
-                    let to = unsafe { after.write(at, len) };
-                    simd.partial_store_f32s(to, simd.partial_load_f32s(&cells[row * lanes..][..lanes]));
-                }
-            }
+            return;
         }
+        let Some((_, unit, len)) = self.place(panel, 0, lanes) else { return };
+        // The hidden state before, or the cells.
+        let mut old = [0.0; BLOCK];
+        let Some(cells) = self.layer.cell_after else {
+            for (row, state) in states[..rows.len()].iter().enumerate().filter(|(_, state)| !state.is_empty()) {
+                store(simd, &mut old[row * lanes..][..lanes], load(simd, &state[unit..unit + len]));
+            }
+            let [r, z, given, _] = &sums.sums;
+            gates::gru([r, z, given], &sums.apart, &old, &mut new[..n]);
+            return self.store(simd, rows, unit, len, &new);
+        };
+        for (row, sequence) in rows.clone().enumerate() {
+            store(simd, &mut old[row * lanes..][..lanes], load(simd, self.cells(cells, sequence, unit, len)));
+        }
+        let [i, f, g, o] = &sums.sums;
+        gates::lstm([i, f, g, o], &mut old, &mut new[..n]);
+        for (row, sequence) in rows.clone().enumerate() {
+            // SAFETY: the cells of these units and this sequence belong to this task.
+            let to = unsafe { cells.write(self.state(sequence) + unit, len) };
+            store(simd, to, load(simd, &old[row * lanes..][..lanes]));
+        }
+        self.store(simd, rows, unit, len, &new);
     }
 
     /// Where a sequence's state of this direction is.
@@ -422,80 +422,90 @@ impl Work<'_> {
 
     /// Some cells of a sequence before this step. Empty if they are all zeros.
     #[inline(always)]
-    fn cells(&self, sequence: usize, unit: usize, len: usize) -> &[f32] {
+    fn cells(&self, cells: Shared, sequence: usize, unit: usize, len: usize) -> &[f32] {
         let at = self.state(sequence) + unit;
-        match (self.step, self.layer.cell_after) {
-            (0, _) => self.layer.cell_before.map_or(&[], |cells| &cells[at..at + len]),
+        match self.step {
+            0 => self.layer.cell_before.map_or(&[], |cells| &cells[at..at + len]),
             // SAFETY: these belong to this task, which writes them later.
-            (_, Some(after)) => unsafe { after.read(at, len) },
-            _ => &[],
+            _ => unsafe { cells.read(at, len) },
         }
     }
 
     /// Writes the new state of some units, once more if it is the final one.
     #[inline(always)]
-    fn store<S: Simd, const R: usize>(&self, simd: S, first: usize, unit: usize, len: usize, new: &[f32; BLOCK]) {
+    fn store<S: Simd>(&self, simd: S, rows: Range<usize>, unit: usize, len: usize, new: &[f32; BLOCK]) {
         let layer = self.layer;
-        for row in 0..R {
-            let new = simd.partial_load_f32s(&new[row * S::F32_LANES..][..S::F32_LANES]);
-            let at = layer.row(self.time(), first + row) * layer.directions + self.direction;
+        for (row, sequence) in rows.enumerate() {
+            let new = load(simd, &new[row * S::F32_LANES..][..S::F32_LANES]);
+            let at = layer.row(self.time(), sequence) * layer.directions + self.direction;
             // SAFETY: this step's state of these units and this sequence belongs to this task.
-            simd.partial_store_f32s(unsafe { layer.output.write(at * layer.hidden + unit, len) }, new);
+            store(simd, unsafe { layer.output.write(at * layer.hidden + unit, len) }, new);
             if self.step + 1 == layer.steps {
-                let at = self.state(first + row) + unit;
                 // SAFETY: so does the final one.
-                simd.partial_store_f32s(unsafe { layer.hidden_after.write(at, len) }, new);
+                store(simd, unsafe { layer.hidden_after.write(self.state(sequence) + unit, len) }, new);
             }
         }
     }
 }
 
-/// A panel times the states of `R` sequences. States that are empty are zeros.
+/// Into `sums`, a panel times the states of `R` sequences. States that are empty are zeros.
 #[inline(always)]
-fn multiply<S: Simd, const V: usize, const R: usize>(simd: S, panel: &[f32], states: [&[f32]; R]) -> [[S::f32s; V]; R] {
+fn multiply<S: Simd, const V: usize, const R: usize>(
+    simd: S,
+    panel: &[f32],
+    states: &[&[f32]; ROWS],
+    to: &mut Sums,
+) {
     let mut sums = [[simd.splat_f32s(0.0); V]; R];
     let len = states[0].len();
-    let states = states.map(|state| &state[..len]);
+    let mut rows: [&[f32]; R] = [&[]; R];
+    for row in 0..R {
+        rows[row] = &states[row][..len];
+    }
     let (weights, _) = S::as_simd_f32s(panel);
     let (weights, _) = weights.as_chunks::<V>();
     for (k, weights) in weights[..len].iter().enumerate() {
         for row in 0..R {
-            let state = simd.splat_f32s(states[row][k]);
+            let state = simd.splat_f32s(rows[row][k]);
             for v in 0..V {
                 sums[row][v] = simd.mul_add_e_f32s(state, weights[v], sums[row][v]);
             }
         }
     }
-    sums
-}
-
-#[inline(always)]
-fn relu(x: f32) -> f32 {
-    if x < 0.0 { 0.0 } else { x }
-}
-
-#[inline(always)]
-fn gru(sums: &Sums, old: &[f32], new: &mut [f32]) {
-    let n = new.len();
-    let [[ri, zi, ni], [rh, zh, nh]] = [&sums.given, &sums.product].map(|s| [&s[0][..n], &s[1][..n], &s[2][..n]]);
-    let old = &old[..n];
-    for i in 0..n {
-        let (r, z) = (math::sigmoid(ri[i] + rh[i]), math::sigmoid(zi[i] + zh[i]));
-        let candidate = math::tanh(r.mul_add(nh[i], ni[i]));
-        new[i] = z.mul_add(old[i] - candidate, candidate);
+    for row in 0..R {
+        for v in 0..V {
+            store(simd, &mut to.sums[v][row * S::F32_LANES..][..S::F32_LANES], sums[row][v]);
+        }
     }
 }
 
+/// Asks for what is going to be read.
 #[inline(always)]
-fn lstm(sums: &Sums, cells: &mut [f32], new: &mut [f32]) {
-    let n = new.len();
-    let [[ii, fi, gi, oi], [ih, fh, gh, oh]] =
-        [&sums.given, &sums.product].map(|s| [&s[0][..n], &s[1][..n], &s[2][..n], &s[3][..n]]);
-    let cells = &mut cells[..n];
-    for i in 0..n {
-        let (input, forget) = (math::sigmoid(ii[i] + ih[i]), math::sigmoid(fi[i] + fh[i]));
-        let cell = forget.mul_add(cells[i], input * math::tanh(gi[i] + gh[i]));
-        cells[i] = cell;
-        new[i] = math::sigmoid(oi[i] + oh[i]) * math::tanh(cell);
+fn prefetch(place: &f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: belongs to every x86-64 processor, and reads nothing.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
+/// A vector of the slice's elements, with zeros behind them if there are fewer.
+#[inline(always)]
+fn load<S: Simd>(simd: S, from: &[f32]) -> S::f32s {
+    match S::as_simd_f32s(from).0 {
+        [vector, ..] => *vector,
+        [] => simd.partial_load_f32s(from),
+    }
+}
+
+/// As many of the vector's elements as the slice has.
+#[inline(always)]
+fn store<S: Simd>(simd: S, to: &mut [f32], vector: S::f32s) {
+    match S::as_mut_simd_f32s(to) {
+        ([to, ..], _) => *to = vector,
+        (_, to) => simd.partial_store_f32s(to, vector),
     }
 }

@@ -7,6 +7,7 @@
 //! Nothing is ever transposed for `batch_first`: rows are found by two strides.
 
 mod cpu;
+mod gates;
 mod network;
 mod sync;
 
