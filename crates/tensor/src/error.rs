@@ -121,6 +121,18 @@ pub enum Error {
         /// The operation.
         op: &'static str,
     },
+    /// A network without inputs, hidden units or layers.
+    #[error("{op}: {input} inputs, {hidden} hidden units and {layers} layers; of each there has to be at least one")]
+    Network {
+        /// The operation.
+        op: &'static str,
+        /// Inputs of a step.
+        input: usize,
+        /// Hidden units.
+        hidden: usize,
+        /// Layers.
+        layers: usize,
+    },
     /// Arrays that are no sparse matrix.
     #[error(transparent)]
     Sparse(#[from] crate::sparse::Invalid),

@@ -38,7 +38,11 @@ pub use dtype::{DType, Element};
 pub use error::{Error, Result};
 pub use layout::{MAX_RANK, Shape};
 pub use num_complex::Complex32;
-pub use ops::{binary::Operand, fft::Norm};
+pub use ops::{
+    binary::Operand,
+    fft::Norm,
+    recurrent::{Nonlinearity, Recurrent, RecurrentOutput, RecurrentState},
+};
 pub use simd::Simd;
 pub use sparse::matrix::SparseMatrix;
 pub use tensor::Tensor;

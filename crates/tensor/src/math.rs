@@ -99,12 +99,17 @@ pub(crate) fn log2(x: f32) -> f32 {
     log_special(x, high.mul_add(1.442_871_1, y) + k)
 }
 
+/// The polynomial of `tanh(x) = x + p(x²) x³` up to 0.625 (Cephes).
+#[inline(always)]
+pub(crate) fn tanh_near(z: f32) -> f32 {
+    poly!(f32, z; -5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1)
+}
+
 /// A polynomial near zero, exponentials elsewhere (Cephes).
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
     let (z, a) = (x * x, x.abs());
-    let p = poly!(f32, z; -5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1);
-    let near = (p * z).mul_add(x, x);
+    let near = (tanh_near(z) * z).mul_add(x, x);
     let far = (1.0 - 2.0 / (exp(2.0 * a) + 1.0)).copysign(x);
     if a < 0.625 { near } else { far }
 }

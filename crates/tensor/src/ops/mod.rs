@@ -50,6 +50,7 @@ families! {
     Matmul in matmul,
     Sparse in sparse,
     Fft in fft,
+    Recurrent in recurrent,
 }
 
 impl Family {

@@ -9,6 +9,7 @@
 
 mod checks;
 mod fourier;
+mod recurrent;
 mod reference;
 mod sample;
 mod sparse;

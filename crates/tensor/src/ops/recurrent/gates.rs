@@ -1,0 +1,88 @@
+//! What the gates of a step do with their sums, for a row of hidden units. Loops without branches, for vectors.
+//!
+//! Sigmoid and tanh are made as fractions, so that a product of two of them takes one division: a division takes as
+//! long as half of an exponential.
+
+use crate::math::{self, exp};
+
+/// Beyond this, tanh is one.
+const ONE_FROM: f32 = 10.0;
+
+/// [`math::sigmoid`] as a fraction. The divisor is between one and two.
+#[inline(always)]
+fn sigmoid(x: f32) -> (f32, f32) {
+    let z = exp(-x.abs());
+    (if x < 0.0 { z } else { 1.0 }, 1.0 + z)
+}
+
+/// [`math::tanh`] as a fraction. The divisor is between one and a billion.
+#[inline(always)]
+fn tanh(x: f32) -> (f32, f32) {
+    let (z, a) = (x * x, x.abs());
+    let near = (math::tanh_near(z) * z).mul_add(x, x);
+    // NaN stays.
+    let a = if a > ONE_FROM { ONE_FROM } else { a };
+    let e = exp(2.0 * a);
+    if a < 0.625 { (near, 1.0) } else { ((e - 1.0).copysign(x), e + 1.0) }
+}
+
+#[inline(always)]
+pub(super) fn vanilla_tanh(sums: &[f32], new: &mut [f32]) {
+    new.iter_mut().zip(sums).for_each(|(new, sum)| *new = math::tanh(*sum));
+}
+
+#[inline(always)]
+pub(super) fn vanilla_relu(sums: &[f32], new: &mut [f32]) {
+    new.iter_mut().zip(sums).for_each(|(new, &sum)| *new = if sum < 0.0 { 0.0 } else { sum });
+}
+
+/// `[r, z, n]` of which `n` is the input's part alone; the state's is `apart`.
+#[inline(always)]
+pub(super) fn gru(sums: [&[f32]; 3], apart: &[f32], old: &[f32], new: &mut [f32]) {
+    let n = new.len();
+    let ([r, z, given], apart, old) = (sums, &apart[..n], &old[..n]);
+    let (r, z, given) = (&r[..n], &z[..n], &given[..n]);
+    for i in 0..n {
+        let (reset, update) = (math::sigmoid(r[i]), math::sigmoid(z[i]));
+        let (top, bottom) = tanh(reset.mul_add(apart[i], given[i]));
+        let candidate = top / bottom;
+        new[i] = update.mul_add(old[i] - candidate, candidate);
+    }
+}
+
+/// `[i, f, g, o]`.
+#[inline(always)]
+pub(super) fn lstm(sums: [&[f32]; 4], cells: &mut [f32], new: &mut [f32]) {
+    let n = new.len();
+    let ([i, f, g, o], cells) = (sums, &mut cells[..n]);
+    let (i, f, g, o) = (&i[..n], &f[..n], &g[..n], &o[..n]);
+    for at in 0..n {
+        let ((input, input_by), (write, write_by)) = (sigmoid(i[at]), tanh(g[at]));
+        let cell = math::sigmoid(f[at]).mul_add(cells[at], input * write / (input_by * write_by));
+        cells[at] = cell;
+        let ((output, output_by), (read, read_by)) = (sigmoid(o[at]), tanh(cell));
+        new[at] = output * read / (output_by * read_by);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_are_what_they_stand_for() {
+        let samples = (0..20_000).map(|i| (i - 10_000) as f32 / 500.0);
+        for x in samples.chain([0.0, 1e-30, -1e-8, 80.0, -90.0, 1e30, -1e30, f32::INFINITY, f32::NEG_INFINITY]) {
+            for ((top, bottom), want) in [
+                (sigmoid(x), 1.0 / (1.0 + (-f64::from(x)).exp())),
+                (tanh(x), f64::from(x).tanh()),
+            ] {
+                assert!((1.0..=1e9).contains(&bottom), "{x}: {bottom}");
+                let got = f64::from(top / bottom);
+                assert!((got - want).abs() <= 4e-7 * want.abs() + 1e-38, "{x}: {got} is not {want}");
+            }
+        }
+        assert!(sigmoid(f32::NAN).0.is_nan() || sigmoid(f32::NAN).1.is_nan());
+        assert!(tanh(f32::NAN).0.is_nan());
+    }
+}
