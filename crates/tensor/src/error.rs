@@ -124,6 +124,9 @@ pub enum Error {
     /// Arrays that are no sparse matrix.
     #[error(transparent)]
     Sparse(#[from] crate::sparse::Invalid),
+    /// Scales, zero points or shapes that numbers in eight bits cannot have.
+    #[error(transparent)]
+    Quant(#[from] crate::quant::Invalid),
     /// What the device answered.
     #[error(transparent)]
     Device(#[from] millrace_core::Error),

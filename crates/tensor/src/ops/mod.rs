@@ -49,6 +49,7 @@ families! {
     Matmul in matmul,
     Sparse in sparse,
     Fft in fft,
+    Quant in quant,
 }
 
 impl Family {
