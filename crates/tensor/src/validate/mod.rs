@@ -9,6 +9,7 @@
 
 mod checks;
 mod fourier;
+mod quant;
 mod reference;
 mod sample;
 mod sparse;

@@ -47,6 +47,6 @@ fn main(
     if (row >= params.rows) { return; }
     let first = id % params.words * 4u;
     let last = min(first + 4u, params.columns);
-    let from = row * params.columns;
+    let start = row * params.columns;
     {BODY}
 }
