@@ -5,7 +5,7 @@ use millrace_core::{CpuKernel, Launched};
 
 use super::{
     PANEL, Target, in_tasks, line_sum,
-    tile::{Level, ROWS, Sums, tile},
+    tile::{Level, Multiplier, Sums},
 };
 use crate::{
     cpu::worth_threads,
@@ -18,8 +18,6 @@ use crate::{
 const COST: f64 = 0.004;
 /// and per number that is read or written.
 const TOUCHED: f64 = 0.1;
-/// Words of the common axis that are gone through at a time: with these a panel stays in the nearest cache.
-const DEPTH: usize = 128;
 
 pub(in super::super) fn multiply(raw: bool) -> CpuKernel {
     CpuKernel::whole(move |launch| run(launch, raw))
@@ -45,6 +43,15 @@ struct Part {
     panels: (usize, usize),
 }
 
+/// The columns of a panel.
+struct Columns {
+    panel: usize,
+    scales: [f32; PANEL],
+    zeros: [i32; PANEL],
+    /// The sum of each, less its zero points; not needed without zero points on the left.
+    sums: [i32; PANEL],
+}
+
 fn run(launch: &mut Launched<'_>, raw: bool) {
     let params = launch.params::<Multiplied>();
     let (m, n, steps) = (params.m as usize, params.n as usize, params.steps as usize);
@@ -64,8 +71,9 @@ fn run(launch: &mut Launched<'_>, raw: bool) {
     let work = (m * n * 4 * steps) as f64 * COST + (4 * (m + n) * steps + m * n) as f64 * TOUCHED;
     let parallel = worth_threads(launch.threads(), work * batch as f64);
     // Products are enough of them, or the side with more to share is cut: into two parts for each thread if they stay large.
-    let by_rows = m / ROWS >= panels;
-    let units = if by_rows { m.div_ceil(ROWS) } else { panels };
+    let height = Level::in_use().rows();
+    let by_rows = m / height >= panels;
+    let units = if by_rows { m.div_ceil(height) } else { panels };
     let parts = match parallel {
         true if batch < 2 * threads => units.min(if units >= 16 * threads { 2 * threads } else { threads }),
         _ => 1,
@@ -74,7 +82,7 @@ fn run(launch: &mut Launched<'_>, raw: bool) {
         let (matrix, part) = (task / parts, task % parts);
         let (start, end) = (units * part / parts, units * (part + 1) / parts);
         let (rows, panels) = match by_rows {
-            true => ((start * ROWS, (end * ROWS).min(m)), (0, panels)),
+            true => ((start * height, (end * height).min(m)), (0, panels)),
             false => ((0, m), (start, end)),
         };
         arch().dispatch(
@@ -89,26 +97,28 @@ impl Product<'_> {
     fn part(&self, part: Part) {
         let Part { matrix, rows: (top, bottom), panels: (left, right) } = part;
         let (m, steps, all) = (self.params.m as usize, self.params.steps as usize, (self.params.n as usize).div_ceil(PANEL));
-        let level = Level::in_use();
+        let level = Level::in_use().suited(bottom - top, steps);
+        let (multiplier, height, deepest) = (Multiplier::new(level), level.rows(), level.depth());
         let lines = &self.a[(matrix % self.params.groups as usize * m + top) * steps..][..(bottom - top) * steps];
         let sums: Vec<i32> = lines.chunks_exact(steps).map(line_sum).collect();
         let mut room = Sums::default();
-        for start in (0..steps).step_by(DEPTH) {
-            let depth = DEPTH.min(steps - start);
+        for start in (0..steps).step_by(deepest) {
+            let depth = deepest.min(steps - start);
             for panel in left..right {
                 let b = &self.b[((matrix * all + panel) * steps + start) * PANEL..][..depth * PANEL];
-                for row in (top..bottom).step_by(ROWS) {
-                    let rows = ROWS.min(bottom - row);
+                let columns = self.columns(matrix, panel);
+                for row in (top..bottom).step_by(height) {
+                    let rows = height.min(bottom - row);
                     if start == 0 {
                         room.clear(rows);
                     } else {
                         self.load(matrix, row, rows, panel, &mut room);
                     }
-                    tile(level, &lines[(row - top) * steps + start..], steps, rows, b, &mut room);
+                    multiplier.add(&lines[(row - top) * steps + start..], steps, rows, b, &mut room);
                     if start + depth < steps {
                         self.store(matrix, row, rows, panel, &room);
                     } else {
-                        self.finish(matrix, row, &sums[row - top..][..rows], panel, &room);
+                        self.finish(matrix, row, &sums[row - top..][..rows], &columns, &room);
                     }
                 }
             }
@@ -144,36 +154,44 @@ impl Product<'_> {
         }
     }
 
-    /// Takes zero points out of the sums, multiplies by the scales, and writes the output.
+    /// What the columns of a panel stand for.
     #[inline(always)]
-    fn finish(&self, matrix: usize, row: usize, row_sums: &[i32], panel: usize, sums: &Sums) {
-        let params = &self.params;
-        let (m, depth, start) = (params.m as usize, params.depth as i32, panel * PANEL);
-        let width = PANEL.min(params.n as usize - start);
+    fn columns(&self, matrix: usize, panel: usize) -> Columns {
+        let (params, start) = (&self.params, panel * PANEL);
         let lanes = (params.n as usize).next_multiple_of(PANEL);
-        // Of every column: its scale, its zero point, and its sum less its zero points.
-        let (mut scales, mut zeros, mut column_sums) = ([0.0; PANEL], [0; PANEL], [0; PANEL]);
-        for j in 0..width {
+        let mut columns = Columns { panel, scales: [0.0; PANEL], zeros: [0; PANEL], sums: [0; PANEL] };
+        for j in 0..PANEL.min(params.n as usize - start) {
             let right = channel(self.b_table, if params.b_channels == 1 { 0 } else { start + j });
-            (scales[j], zeros[j]) = (right.scale, right.zero);
+            (columns.scales[j], columns.zeros[j]) = (right.scale, right.zero);
             if params.a_zeros != 0 {
                 let sum = self.b_sums[matrix * lanes + start + j];
-                column_sums[j] = sum.wrapping_sub(depth.wrapping_mul(right.zero));
+                columns.sums[j] = sum.wrapping_sub((params.depth as i32).wrapping_mul(right.zero));
             }
         }
+        columns
+    }
+
+    /// Takes zero points out of the sums, multiplies by the scales, and writes the output.
+    #[inline(always)]
+    fn finish(&self, matrix: usize, row: usize, row_sums: &[i32], columns: &Columns, sums: &Sums) {
+        let params = &self.params;
+        let first = matrix % params.groups as usize * params.m as usize + row;
         for (i, &row_sum) in row_sums.iter().enumerate() {
-            let line = matrix % params.groups as usize * m + row + i;
-            let left = channel(self.a_table, channel_of(line, params.a_channels, params.a_inner));
+            let left = channel(self.a_table, channel_of(first + i, params.a_channels, params.a_inner));
             let mut words = [0u32; PANEL];
             for j in 0..PANEL {
                 let total = sums.0[i][j]
                     // What was multiplied is 128 more than the number that it is.
-                    .wrapping_sub(row_sum.wrapping_mul(128 + zeros[j]))
-                    .wrapping_sub(left.zero.wrapping_mul(column_sums[j]));
-                let scaled = total as f32 * left.scale * scales[j];
+                    .wrapping_sub(row_sum.wrapping_mul(128 + columns.zeros[j]))
+                    .wrapping_sub(left.zero.wrapping_mul(columns.sums[j]));
+                let scaled = total as f32 * left.scale * columns.scales[j];
                 words[j] = if self.raw { total as u32 } else { scaled.to_bits() };
             }
-            self.row(matrix, row + i, panel).copy_from_slice(&words[..width]);
+            let to = self.row(matrix, row + i, columns.panel);
+            match <&mut [u32; PANEL]>::try_from(&mut *to) {
+                Ok(whole) => *whole = words,
+                Err(_) => to.copy_from_slice(&words[..to.len()]),
+            }
         }
     }
 }
