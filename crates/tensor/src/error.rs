@@ -139,6 +139,9 @@ pub enum Error {
     /// An operation whose results a check found to differ from the CPU's.
     #[error("{0}")]
     Differs(Box<crate::check::Mismatch>),
+    /// Scales, zero points or shapes that numbers in eight bits cannot have.
+    #[error(transparent)]
+    Quant(#[from] crate::quant::Invalid),
     /// What the device answered.
     #[error(transparent)]
     Device(#[from] millrace_core::Error),

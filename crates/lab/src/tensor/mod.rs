@@ -2,6 +2,7 @@
 //! next to what the machine's memory allows.
 
 mod fourier;
+mod int8;
 mod limits;
 mod products;
 mod sparse;
@@ -70,6 +71,7 @@ fn groups(effort: &Effort) -> Vec<Group> {
         group("sparse_convert", sparse::conversions(effort), targets::sparse_convert),
         group("sparse_product", sparse_products, targets::sparse_product),
         group("fft", fourier::sides(effort), targets::fft),
+        group("int8", int8::sides(effort), targets::int8),
     ]
 }
 

@@ -73,5 +73,19 @@ pub(super) fn fft(rows: &mut [Row]) {
     });
 }
 
+/// Twice what our own product of `f32` reaches, and a plain copy less two tenths.
+pub(super) fn int8(rows: &mut [Row]) {
+    judge(rows, |rows, row, median| {
+        let mut conditions = Conditions::default();
+        if matches!(row.case(), "quantize" | "dequantize") {
+            conditions.at_least("p50", median, value_of(rows, "copy").map(|rate| 0.8 * rate), "0.8 x a plain copy");
+        } else {
+            let floats = value_of(rows, &format!("f32/{}", row.case()));
+            conditions.at_least("p50", median, floats.map(|rate| 2.0 * rate), "2 x our own f32");
+        }
+        conditions
+    });
+}
+
 /// Small products have no target here: these libraries write into a result that is there already.
 pub(super) fn none(_: &mut [Row]) {}

@@ -51,6 +51,7 @@ families! {
     Sparse in sparse,
     Fft in fft,
     Recurrent in recurrent,
+    Quant in quant,
 }
 
 impl Family {

@@ -1,7 +1,7 @@
 //! The list of what is checked.
 
 use super::{
-    Run, fourier, recurrent,
+    Run, fourier, quant, recurrent,
     reference::{self, Array, Expected},
     sample::{Case, Domain},
     sparse,
@@ -245,7 +245,9 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
         softmax(run, case)?;
         matmul(run, case)?;
         sparse::products(run, case)?;
+        quant::conversions(run, case)?;
     }
+    quant::products(run)?;
     fourier::all(run)?;
     recurrent::all(run)
 }

@@ -10,6 +10,7 @@
 mod checks;
 mod fourier;
 mod recurrent;
+mod quant;
 mod reference;
 mod sample;
 mod sparse;
