@@ -36,7 +36,12 @@ pub use dtype::{DType, Element};
 pub use error::{Error, Result};
 pub use layout::{MAX_RANK, Shape};
 pub use num_complex::Complex32;
-pub use ops::{binary::Operand, fft::Norm};
+pub use ops::{
+    binary::Operand,
+    conv::{Algorithm, Conv, PerAxis},
+    fft::Norm,
+    pool::Pool,
+};
 pub use simd::Simd;
 pub use sparse::matrix::SparseMatrix;
 pub use tensor::Tensor;

@@ -1,6 +1,7 @@
 //! The groups of `millrace bench tensor`: operations on the CPU device next to the libraries that do nothing else, and
 //! next to what the machine's memory allows.
 
+mod conv;
 mod fourier;
 mod limits;
 mod products;
@@ -70,6 +71,7 @@ fn groups(effort: &Effort) -> Vec<Group> {
         group("sparse_convert", sparse::conversions(effort), targets::sparse_convert),
         group("sparse_product", sparse_products, targets::sparse_product),
         group("fft", fourier::sides(effort), targets::fft),
+        group("conv", conv::sides(effort), conv::target),
     ]
 }
 

@@ -49,6 +49,9 @@ families! {
     Matmul in matmul,
     Sparse in sparse,
     Fft in fft,
+    Conv in conv,
+    Pool in pool,
+    Norm in norm,
 }
 
 impl Family {

@@ -1,7 +1,7 @@
 //! The list of what is checked.
 
 use super::{
-    Run, fourier,
+    Run, conv, fourier,
     reference::{self, Array, Expected},
     sample::{Case, Domain},
     sparse,
@@ -246,7 +246,8 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
         matmul(run, case)?;
         sparse::products(run, case)?;
     }
-    fourier::all(run)
+    fourier::all(run)?;
+    conv::all(run)
 }
 
 fn unary(run: &mut Run<'_>, op: &Unary, case: Case) -> Result<()> {
