@@ -133,6 +133,28 @@ pub enum Error {
         /// Layers.
         layers: usize,
     },
+    /// A number that an operation cannot be told: a stride of zero, say.
+    #[error("{op}: {name} {value} {why}")]
+    Setting {
+        /// The operation.
+        op: &'static str,
+        /// What it is called.
+        name: &'static str,
+        /// What it was.
+        value: Box<str>,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// An algorithm that was asked for and cannot do it.
+    #[error("{op}: {algorithm} {why}")]
+    Algorithm {
+        /// The operation.
+        op: &'static str,
+        /// The algorithm.
+        algorithm: &'static str,
+        /// What it does not do.
+        why: &'static str,
+    },
     /// Arrays that are no sparse matrix.
     #[error(transparent)]
     Sparse(#[from] crate::sparse::Invalid),

@@ -41,7 +41,9 @@ pub use layout::{MAX_RANK, Shape};
 pub use num_complex::Complex32;
 pub use ops::{
     binary::Operand,
+    conv::{Algorithm, Conv, PerAxis},
     fft::Norm,
+    pool::Pool,
     recurrent::{Nonlinearity, Recurrent, RecurrentOutput, RecurrentState},
 };
 pub use quant::quantized::Quantized;

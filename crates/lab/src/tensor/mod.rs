@@ -1,6 +1,7 @@
 //! The groups of `millrace bench tensor`: operations on the CPU device next to the libraries that do nothing else, and
 //! next to what the machine's memory allows.
 
+mod conv;
 mod fourier;
 mod int8;
 mod limits;
@@ -72,6 +73,7 @@ fn groups(effort: &Effort) -> Vec<Group> {
         group("sparse_product", sparse_products, targets::sparse_product),
         group("fft", fourier::sides(effort), targets::fft),
         group("int8", int8::sides(effort), targets::int8),
+        group("conv", conv::sides(effort), conv::target),
     ]
 }
 

@@ -5,6 +5,7 @@
 //! around it is compiled once per instruction set, and the one for this processor is chosen when it runs.
 
 pub(crate) mod map;
+pub(crate) mod scratch;
 pub(crate) mod source;
 pub(crate) mod stream;
 

@@ -52,6 +52,9 @@ families! {
     Fft in fft,
     Recurrent in recurrent,
     Quant in quant,
+    Conv in conv,
+    Pool in pool,
+    Norm in norm,
 }
 
 impl Family {

@@ -1,7 +1,7 @@
 //! The list of what is checked.
 
 use super::{
-    Run, fourier, quant, recurrent,
+    Run, conv, fourier, quant, recurrent,
     reference::{self, Array, Expected},
     sample::{Case, Domain},
     sparse,
@@ -249,7 +249,8 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
     }
     quant::products(run)?;
     fourier::all(run)?;
-    recurrent::all(run)
+    recurrent::all(run)?;
+    conv::all(run)
 }
 
 fn unary(run: &mut Run<'_>, op: &Unary, case: Case) -> Result<()> {

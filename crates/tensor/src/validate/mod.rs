@@ -8,6 +8,7 @@
 //! Sine and cosine are checked up to an absolute value of 100; beyond 8192 only the CPU keeps all their digits.
 
 mod checks;
+mod conv;
 mod fourier;
 mod recurrent;
 mod quant;
