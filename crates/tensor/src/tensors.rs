@@ -240,6 +240,15 @@ impl Tensors {
         }
     }
 
+    /// The same for operations some of whose inputs may be missing.
+    #[inline]
+    pub(crate) fn watch_some(&self, call: impl FnOnce() -> Call, inputs: &[Option<&Tensor>], out: &Tensor) {
+        if let Some(check) = &self.inner.check {
+            let inputs: Vec<_> = inputs.iter().flatten().copied().collect();
+            check.watch(&call(), &inputs, out);
+        }
+    }
+
     /// The number of an operation's way.
     #[inline]
     pub(crate) fn way(&self, op: Op, kind: usize, sizes: &[usize]) -> usize {

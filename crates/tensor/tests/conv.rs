@@ -86,7 +86,8 @@ impl Case {
     }
 
     fn conv(&self) -> Conv {
-        let (stride, padding, dilation) = (self.each(|a| a.stride), self.each(|a| a.padding), self.each(|a| a.dilation));
+        let (stride, padding, dilation) =
+            (self.each(|a| a.stride), self.each(|a| a.padding), self.each(|a| a.dilation));
         Conv::new().stride(&stride[..]).padding(&padding[..]).dilation(&dilation[..]).groups(self.groups)
     }
 
@@ -140,7 +141,15 @@ fn flat(shape: &[usize], at: &[usize]) -> usize {
 fn index_list(shape: &[usize]) -> Vec<Vec<usize>> {
     let n: usize = shape.iter().product();
     let place = |mut n: usize| {
-        let mut at: Vec<usize> = shape.iter().rev().map(|dim| { let c = n % dim; n /= dim; c }).collect();
+        let mut at: Vec<usize> = shape
+            .iter()
+            .rev()
+            .map(|dim| {
+                let c = n % dim;
+                n /= dim;
+                c
+            })
+            .collect();
         at.reverse();
         at
     };
@@ -253,7 +262,8 @@ fn more_than_a_thread_of_a_gpu_may_do_is_several_launches() {
 /// The transpose by its definition: every input adds a kernel to the result.
 fn transposed(case: &Case, x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<(f64, f64)> {
     let lengths = case.each(Axis::back);
-    let (xs, ws) = ([&[case.batch, case.groups * case.channels][..], &case.each(|a| a.len)].concat(), transposed_weight(case));
+    let (xs, ws) =
+        ([&[case.batch, case.groups * case.channels][..], &case.each(|a| a.len)].concat(), transposed_weight(case));
     let os = [&[case.batch, case.groups * case.filters][..], &lengths].concat();
     let positions: usize = lengths.iter().product();
     let start = |i: usize| f64::from(bias[i / positions % bias.len()]);
@@ -264,7 +274,9 @@ fn transposed(case: &Case, x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<(f64,
             for tap in &taps {
                 let place = |i: usize| {
                     let axis = case.axes[i];
-                    (at[2 + i] * axis.stride + tap[i] * axis.dilation).checked_sub(axis.padding).filter(|&p| p < lengths[i])
+                    (at[2 + i] * axis.stride + tap[i] * axis.dilation)
+                        .checked_sub(axis.padding)
+                        .filter(|&p| p < lengths[i])
                 };
                 let Some(places) = (0..case.axes.len()).map(place).collect::<Option<Vec<_>>>() else { continue };
                 let to = [&[at[0], at[1] / case.channels * case.filters + filter][..], &places].concat();
@@ -323,7 +335,11 @@ fn what_cannot_be_transposed_is_an_error() {
     for tensors in places() {
         let (x, weight) = (tensors.ones(&[1, 4, 5, 5]).unwrap(), tensors.ones(&[4, 2, 3, 3]).unwrap());
         let with = |conv: Conv| x.conv_transpose(&weight, None, &conv);
-        refused("other channels", tensors.ones(&[1, 3, 5, 5]).unwrap().conv_transpose(&weight, None, &Conv::new()), "groups");
+        refused(
+            "other channels",
+            tensors.ones(&[1, 3, 5, 5]).unwrap().conv_transpose(&weight, None, &Conv::new()),
+            "groups",
+        );
         refused("groups", with(Conv::new().groups(3)), "groups have to divide");
         refused("much more", with(Conv::new().stride(2).output_padding(2)), "smaller than the stride or the dilation");
         refused("padding", with(Conv::new().padding(4)), "takes away all");
@@ -467,10 +483,18 @@ fn what_does_not_fit_is_an_error_that_says_why() {
         let with = |conv: Conv| x.conv(&weight, None, &conv);
         refused("groups that divide nothing", with(conv().groups(4)), "groups have to divide");
         let grouped = tensors.ones(&[4, 2, 3, 3]).unwrap();
-        refused("filters that groups do not divide", x.conv(&grouped, None, &conv().groups(3)), "groups have to divide");
+        refused(
+            "filters that groups do not divide",
+            x.conv(&grouped, None, &conv().groups(3)),
+            "groups have to divide",
+        );
         refused("no groups", with(conv().groups(0)), "groups 0 have to be at least one");
         refused("other channels", x.conv(&tensors.ones(&[4, 5, 3, 3]).unwrap(), None, &conv()), "[4, 5, 3, 3]");
-        refused("a large kernel", x.conv(&tensors.ones(&[4, 6, 9, 3]).unwrap(), None, &conv()), "larger than the input");
+        refused(
+            "a large kernel",
+            x.conv(&tensors.ones(&[4, 6, 9, 3]).unwrap(), None, &conv()),
+            "larger than the input",
+        );
         let just = x.conv(&tensors.ones(&[4, 6, 10, 3]).unwrap(), None, &conv().padding(1)).unwrap();
         assert_eq!(just.shape(), [2, 4, 1, 8]);
         refused("dilation past the edge", with(conv().dilation(4)), "larger than the input");
@@ -543,7 +567,10 @@ fn pooling_is_what_its_windows_hold() {
             let elements = noise(shape.iter().product(), 5);
             let x = tensors.from_slice(&elements, &shape).unwrap();
             for counted in [true, false] {
-                let pool = Pool::new().stride(&each(|a| a.stride)[..]).padding(&each(|a| a.padding)[..]).count_padding(counted);
+                let pool = Pool::new()
+                    .stride(&each(|a| a.stride)[..])
+                    .padding(&each(|a| a.padding)[..])
+                    .count_padding(counted);
                 let want = pooled(&elements, &shape, axes, counted);
                 let largest = x.max_pool(&each(|a| a.kernel)[..], &pool).unwrap();
                 let exact: Vec<f32> = want.iter().map(|want| want.0 as f32).collect();
@@ -631,7 +658,8 @@ fn normalization_is_what_its_definition_says() {
 #[test]
 fn what_cannot_be_normalized_is_an_error() {
     for tensors in places() {
-        let (x, five, six) = (tensors.ones(&[2, 5, 3]).unwrap(), tensors.ones(&[5]).unwrap(), tensors.ones(&[6]).unwrap());
+        let (x, five, six) =
+            (tensors.ones(&[2, 5, 3]).unwrap(), tensors.ones(&[5]).unwrap(), tensors.ones(&[6]).unwrap());
         refused("means", x.batch_norm(&six, &five, None, None, 1e-5), "[5] and [6] differ");
         refused("variances", x.batch_norm(&five, &six, None, None, 1e-5), "[5] and [6] differ");
         refused("weights", x.batch_norm(&five, &five, Some(&six), None, 1e-5), "[5] and [6] differ");
@@ -658,12 +686,18 @@ fn axis() -> impl Strategy<Value = Axis> {
 
 fn case() -> impl Strategy<Value = Case> {
     let sizes = (1usize..3, 1usize..4, 1usize..4, 1usize..10, any::<bool>());
-    (sizes, proptest::collection::vec(axis(), 1..=3)).prop_map(|((batch, groups, channels, filters, bias), axes)| {
-        let axes = if axes.len() == 3 { axes.into_iter().map(|axis| Axis { len: axis.len.min(9), ..axis }).collect() } else { axes };
-        Case { batch, groups, channels, filters, axes, bias }
-    }).prop_filter("a kernel that fits", |case| {
-        case.axes.iter().all(|a| a.len + 2 * a.padding > (a.kernel - 1) * a.dilation)
-    })
+    (sizes, proptest::collection::vec(axis(), 1..=3))
+        .prop_map(|((batch, groups, channels, filters, bias), axes)| {
+            let axes = if axes.len() == 3 {
+                axes.into_iter().map(|axis| Axis { len: axis.len.min(9), ..axis }).collect()
+            } else {
+                axes
+            };
+            Case { batch, groups, channels, filters, axes, bias }
+        })
+        .prop_filter("a kernel that fits", |case| {
+            case.axes.iter().all(|a| a.len + 2 * a.padding > (a.kernel - 1) * a.dilation)
+        })
 }
 
 proptest! {

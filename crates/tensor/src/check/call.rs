@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    DType, Error, Norm, Result, Tensor, Tensors,
+    Conv, DType, Error, Norm, PerAxis, Pool, Recurrent, RecurrentState, Result, Tensor, Tensors,
     layout::Shape,
     ops::{binary, copy, create, fft, reduce, unary},
     sparse::Csr,
@@ -90,6 +90,50 @@ pub enum Call {
         /// and its columns.
         columns: usize,
     },
+    /// A convolution of an input, a weight, and a bias if there is one.
+    Conv {
+        /// How.
+        conv: Conv,
+    },
+    /// A transposed one.
+    ConvTranspose {
+        /// How.
+        conv: Conv,
+    },
+    /// The largest or the mean of windows.
+    Pool {
+        /// The largest.
+        largest: bool,
+        /// How large a window is,
+        window: PerAxis,
+        /// and how windows lie.
+        pool: Pool,
+    },
+    /// With means and variances that are given.
+    BatchNorm {
+        /// Whether there is a weight,
+        weight: bool,
+        /// and a bias.
+        bias: bool,
+        /// What is added to variances.
+        epsilon: f32,
+    },
+    /// With means and variances of its own.
+    LayerNorm {
+        /// Along so many axes.
+        axes: usize,
+        /// Whether there is a weight,
+        weight: bool,
+        /// and a bias.
+        bias: bool,
+        /// What is added to variances.
+        epsilon: f32,
+    },
+    /// A recurrent network over sequences, with its weights and what it begins with, if that is given.
+    Recurrent {
+        /// What it is.
+        network: Recurrent,
+    },
 }
 
 /// What two devices may differ by.
@@ -110,6 +154,12 @@ fn named(table: impl IntoIterator<Item = (&'static str, DType)>, wanted: &str) -
 
 fn name_of(name: &str, dtype: DType) -> String {
     format!("{name}_{dtype}")
+}
+
+/// The next inputs, as far as they are there.
+fn optional(inputs: &[Tensor], first: bool, second: bool) -> (Option<&Tensor>, Option<&Tensor>) {
+    let mut rest = inputs.iter();
+    (if first { rest.next() } else { None }, if second { rest.next() } else { None })
 }
 
 impl Call {
@@ -142,6 +192,12 @@ impl Call {
             Self::Matmul => "matmul".into(),
             Self::Fft { kind, .. } => format!("fft {kind:?}").to_lowercase(),
             Self::Sparse { .. } => "sparse product".into(),
+            Self::Conv { .. } => "conv".into(),
+            Self::ConvTranspose { .. } => "conv_transpose".into(),
+            Self::Pool { largest, .. } => if *largest { "max_pool" } else { "avg_pool" }.into(),
+            Self::BatchNorm { .. } => "batch_norm".into(),
+            Self::LayerNorm { .. } => "layer_norm".into(),
+            Self::Recurrent { .. } => "recurrent".into(),
         }
     }
 
@@ -160,6 +216,11 @@ impl Call {
             Self::Softmax => Tolerance::Result(1e-5),
             Self::Matmul | Self::Sparse { .. } => Tolerance::Terms(1e-5),
             Self::Fft { .. } => Tolerance::Largest(1e-5),
+            // Winograd's transforms round more.
+            Self::Conv { .. } | Self::ConvTranspose { .. } => Tolerance::Terms(1e-4),
+            Self::Pool { largest, .. } => Tolerance::Result(if *largest { 0.0 } else { 1e-5 }),
+            Self::BatchNorm { .. } | Self::LayerNorm { .. } => Tolerance::Largest(1e-5),
+            Self::Recurrent { .. } => Tolerance::Largest(1e-4),
         }
     }
 
@@ -198,6 +259,23 @@ impl Call {
             Self::Softmax => input(0)?.softmax(-1),
             Self::Matmul => input(0)?.matmul(input(1)?),
             Self::Fft { kind, axes, n, norm } => fft::run(input(0)?, *kind, axes, *n, *norm),
+            Self::Conv { conv } => input(0)?.conv(input(1)?, inputs.get(2), conv),
+            Self::ConvTranspose { conv } => input(0)?.conv_transpose(input(1)?, inputs.get(2), conv),
+            Self::Pool { largest: true, window, pool } => input(0)?.max_pool(window.clone(), pool),
+            Self::Pool { largest: false, window, pool } => input(0)?.avg_pool(window.clone(), pool),
+            Self::BatchNorm { weight, bias, epsilon } => {
+                let (scale, shift) = optional(&inputs[3.min(inputs.len())..], *weight, *bias);
+                input(0)?.batch_norm(input(1)?, input(2)?, scale, shift, *epsilon)
+            }
+            Self::LayerNorm { axes, weight, bias, epsilon } => {
+                let (scale, shift) = optional(&inputs[1.min(inputs.len())..], *weight, *bias);
+                input(0)?.layer_norm(*axes, scale, shift, *epsilon)
+            }
+            Self::Recurrent { network } => {
+                let initial =
+                    inputs.get(2).map(|hidden| RecurrentState { hidden: hidden.clone(), cell: inputs.get(3).cloned() });
+                Ok(input(0)?.recurrent(network, input(1)?, initial.as_ref())?.output)
+            }
             Self::Sparse { rows, columns } => {
                 let words = |n: usize| -> Result<Vec<u32>> {
                     Ok(input(n)?.to_vec::<i32>()?.into_iter().map(|word| word as u32).collect())

@@ -6,8 +6,12 @@ use millrace_core::DeviceKind;
 
 use super::contest::Work;
 use crate::{
-    DType, Element, Result, Tensor, Tensors,
-    ops::{binary, reduce, unary},
+    Conv, DType, Element, Error, Result, Tensor, Tensors,
+    ops::{
+        binary,
+        conv::{AXES, SIZES},
+        reduce, unary,
+    },
     sparse::Csr,
 };
 
@@ -25,6 +29,8 @@ pub enum Op {
     Fft,
     /// Sparse matrices times vectors.
     Spmv,
+    /// Convolutions.
+    Conv,
 }
 
 /// The way that is taken unless something better is known.
@@ -32,7 +38,7 @@ const USUAL: &str = "usual";
 
 impl Op {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Launch, Self::Reduce, Self::Matmul, Self::Fft, Self::Spmv];
+    pub const ALL: [Self; 6] = [Self::Launch, Self::Reduce, Self::Matmul, Self::Fft, Self::Spmv, Self::Conv];
 
     /// As users write it.
     pub fn name(self) -> &'static str {
@@ -42,6 +48,7 @@ impl Op {
             Self::Matmul => "matmul",
             Self::Fft => "fft",
             Self::Spmv => "spmv",
+            Self::Conv => "conv",
         }
     }
 
@@ -61,6 +68,8 @@ impl Op {
             (Self::Launch | Self::Matmul, false) => &[USUAL, "one by one"],
             (Self::Reduce, false) => &[USUAL, "many chunks", "few chunks"],
             (Self::Fft, false) => &[USUAL],
+            // The algorithms, in their order.
+            (Self::Conv, _) => &[USUAL, "direct", "im2col", "winograd", "fft"],
             (Self::Spmv, false) => &[USUAL, "short pieces", "long pieces"],
         }
     }
@@ -74,7 +83,7 @@ impl Op {
                 unary.chain(binary::TABLE.iter().map(|entry| name(entry.name, entry.from))).collect()
             }
             Self::Reduce => reduce::VALUES.iter().map(|entry| name(entry.name, entry.dtype)).collect(),
-            Self::Matmul | Self::Fft | Self::Spmv => Vec::new(),
+            Self::Matmul | Self::Fft | Self::Spmv | Self::Conv => Vec::new(),
         }
     }
 
@@ -83,13 +92,18 @@ impl Op {
         match self {
             Self::Launch => 1,
             Self::Matmul => 4,
+            Self::Conv => SIZES,
             Self::Reduce | Self::Fft | Self::Spmv => 2,
         }
     }
 }
 
 /// An operation on inputs of certain sizes. Sizes that are nearly the same are one case: they are rounded to powers of
-/// two, except for lengths of Fourier transforms, of which every one is another.
+/// two, except for lengths of Fourier transforms and for all sizes of convolutions but the batch, which differ each by each.
+///
+/// The sizes: of `launch` the elements; of `reduce` results and elements of each; of `matmul` matrices, rows, columns, and
+/// the axis between; of `fft` the length and lines; of `spmv` rows and entries; of `conv` batch, groups, channels and filters
+/// of a group, how many axes, and then for depth, height and width each: input, kernel, stride, padding, dilation.
 ///
 /// ```
 /// use millrace::tensor::tune::Case;
@@ -105,6 +119,27 @@ pub struct Case {
     sizes: Vec<usize>,
 }
 
+/// Where in the sizes of a convolution those per axis begin: the input's,
+const PER_AXIS: usize = 5;
+/// the kernel's, strides, paddings and dilations.
+const KERNEL: usize = PER_AXIS + AXES;
+const STRIDE: usize = KERNEL + AXES;
+const PADDING: usize = STRIDE + AXES;
+const DILATION: usize = PADDING + AXES;
+
+/// Layers of pictures that are worth knowing, and smaller ones: groups, channels and filters of each, the side of the
+/// picture, the side of the kernel, and the stride.
+const LAYERS: [&[[usize; 6]]; 2] = [
+    &[
+        [1, 64, 64, 28, 3, 1],
+        [1, 3, 64, 224, 7, 2],
+        [128, 1, 1, 56, 3, 1],
+        [1, 256, 256, 28, 1, 1],
+        [1, 16, 32, 64, 5, 1],
+    ],
+    &[[1, 8, 8, 16, 3, 1], [16, 1, 1, 16, 3, 1]],
+];
+
 /// The power of two that is nearest, by ratio.
 fn nearest(n: usize) -> usize {
     let below = 1 << n.max(1).ilog2();
@@ -113,7 +148,10 @@ fn nearest(n: usize) -> usize {
 
 /// Sizes as a case has them.
 fn rounded(op: Op, n: usize, size: usize) -> usize {
-    if op == Op::Fft && n == 0 { size } else { nearest(size) }
+    match (op, n) {
+        (Op::Fft, 0) | (Op::Conv, 1..) => size,
+        _ => nearest(size),
+    }
 }
 
 /// A number for a case, by which it is found.
@@ -168,8 +206,32 @@ impl Case {
         cases.extend(powers(1 << 10, 4).map(|n| Self::new(Op::Fft, 0, &[n, 1])));
         cases.extend(powers(1 << 10, 4).map(|n| Self::new(Op::Fft, 0, &[n / 16, 16])));
         cases.extend(powers(1 << 10, 4).map(|n| Self::new(Op::Spmv, 0, &[n / 4, 10 * n / 4])));
+        let batches: &[usize] = if quick || kind != DeviceKind::Cpu { &[1] } else { &[1, 8] };
+        for (batch, &layer) in
+            batches.iter().flat_map(|&batch| LAYERS[usize::from(quick)].iter().map(move |layer| (batch, layer)))
+        {
+            let [groups, channels, filters, side, window, stride] = layer;
+            let padding = window / 2;
+            let [first, second] = [[batch, groups, channels, filters], [2, 1, side, side]];
+            let [third, fourth, last] = [[1, window, window, 1], [stride, stride, 0, padding], [padding, 1, 1, 1]];
+            cases.push(Self::new(Op::Conv, 0, [first, second, third, fourth, last].as_flattened()));
+        }
         cases.retain(|case| case.op.ways(kind).len() > 1);
         cases
+    }
+
+    /// Whether a way can do it.
+    pub(super) fn is_done_by(&self, way: usize) -> bool {
+        let all = |from: usize, n: usize| self.sizes[from + 1..from + AXES].iter().all(|&size| size == n);
+        match (self.op, way) {
+            // Winograd's kernels are 3 by 3.
+            (Op::Conv, 3) => self.sizes[PER_AXIS - 1] == 2 && all(KERNEL, 3) && all(STRIDE, 1) && all(DILATION, 1),
+            _ => true,
+        }
+    }
+
+    fn impossible(&self) -> Error {
+        Error::Device(millrace_core::Error::Invalid(format!("there is no {self}").into()))
     }
 
     /// Does the work once with real data.
@@ -203,6 +265,21 @@ impl Case {
             Op::Fft => {
                 let x = tensors.rand(&[sizes[1], sizes[0], 2], 1)?.view_as_complex()?;
                 Box::new(move || x.fft(-1, Default::default()))
+            }
+            Op::Conv => {
+                let &[batch, groups, channels, filters, axes, ..] = &sizes[..] else { return Err(self.impossible()) };
+                if !(1..=AXES).contains(&axes) {
+                    return Err(self.impossible());
+                }
+                let of = |from: usize| &sizes[from..][AXES - axes..AXES];
+                let shape = |first: [usize; 2], from: usize| [&first, of(from)].concat();
+                let too_many = || self.impossible();
+                let all = groups.checked_mul(channels).ok_or_else(too_many)?;
+                let x = tensors.rand(&shape([batch, all], PER_AXIS), 1)?.sub(0.5)?;
+                let outputs = groups.checked_mul(filters).ok_or_else(too_many)?;
+                let weight = tensors.rand(&shape([outputs, channels], KERNEL), 2)?.sub(0.5)?;
+                let conv = Conv::new().stride(of(STRIDE)).padding(of(PADDING)).dilation(of(DILATION)).groups(groups);
+                Box::new(move || x.conv(&weight, None, &conv))
             }
             Op::Spmv => {
                 let (rows, entries) = (sizes[0], sizes[1]);
@@ -271,9 +348,12 @@ impl std::str::FromStr for Case {
                     kinds.iter().position(|kind| kind == wanted)?
                 }
             };
-            let sizes = words.next()?.split('x').map(|size| size.parse().ok().filter(|n| (1..1 << 31).contains(n)));
+            let sizes = words.next()?.split('x').map(|size| size.parse().ok().filter(|n| *n < 1 << 31));
             let sizes: Vec<usize> = sizes.collect::<Option<_>>()?;
-            let whole = words.next().is_none() && sizes.len() == op.sizes();
+            // Only paddings can be none.
+            let padding = PADDING..PADDING + AXES;
+            let some = sizes.iter().enumerate().all(|(n, &size)| size > 0 || (op == Op::Conv && padding.contains(&n)));
+            let whole = words.next().is_none() && sizes.len() == op.sizes() && some;
             whole.then(|| Self::new(op, kind, &sizes))
         };
         parse().ok_or_else(|| NoCase { text: text.to_owned() })

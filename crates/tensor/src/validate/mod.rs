@@ -10,8 +10,8 @@
 mod checks;
 mod conv;
 mod fourier;
-mod recurrent;
 mod quant;
+mod recurrent;
 mod reference;
 mod sample;
 mod sparse;

@@ -1,7 +1,7 @@
 //! Which algorithm a convolution is done with: the only place that decides it.
 
 use super::{Algorithm, Conv, Geometry, winograd};
-use crate::{Error, Result, Tensors};
+use crate::{Error, Result, Tensors, tune::Op};
 
 /// Filters of a group from which on a product of matrices is worth it.
 const FEW: usize = 4;
@@ -26,7 +26,11 @@ pub(super) fn choose(op: &'static str, conv: &Conv, geometry: &Geometry, tensors
             None => Ok(algorithm),
             Some(why) => Err(Error::Algorithm { op, algorithm: algorithm.name(), why }),
         },
-        None => Ok(likely(geometry, tensors.is_bounded())),
+        // The tuner's first way is the usual one, and the others are the algorithms in their order.
+        None => match tensors.way(Op::Conv, 0, &geometry.sizes()).checked_sub(1).and_then(|n| Algorithm::ALL.get(n)) {
+            Some(&algorithm) if refusal(algorithm, geometry).is_none() => Ok(algorithm),
+            _ => Ok(likely(geometry, tensors.is_bounded())),
+        },
     }
 }
 

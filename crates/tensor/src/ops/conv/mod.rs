@@ -23,8 +23,8 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::{Access, KernelSpec};
 
 use super::{BLOCK, Family, grid, together, wgsl};
-use crate::{DType, Error, Result, Tensor};
-pub(crate) use shape::{AXES, Geometry, spatial};
+use crate::{DType, Error, Result, Tensor, check::Call};
+pub(crate) use shape::{AXES, Geometry, SIZES, spatial};
 
 /// How a convolution is computed.
 ///
@@ -38,7 +38,8 @@ pub(crate) use shape::{AXES, Geometry, spatial};
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Algorithm {
     /// Sums of products, as the definition has them.
@@ -78,7 +79,7 @@ impl fmt::Display for Algorithm {
 /// use millrace::tensor::Conv;
 /// assert_eq!(Conv::new().stride(2).padding([1, 0]), Conv::new().padding(&[1, 0][..]).stride([2]));
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct PerAxis(Box<[usize]>);
 
 impl From<usize> for PerAxis {
@@ -116,7 +117,7 @@ impl From<&[usize]> for PerAxis {
 /// assert_eq!(y.shape(), [8, 16, 16, 16]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Conv {
     stride: PerAxis,
     padding: PerAxis,
@@ -390,11 +391,14 @@ impl Tensor {
             return self.tensors().output(DType::F32, shape);
         }
         let (x, weight, bias) = (self.contiguous()?, weight.contiguous()?, bias.map(Self::contiguous).transpose()?);
-        match algorithm {
+        let out = match algorithm {
             Algorithm::Direct => launch(DIRECT, &geometry, &x, &weight, bias.as_ref()),
             Algorithm::Im2col => launch(COLUMNS, &geometry, &x, &weight, bias.as_ref()),
             Algorithm::Winograd => winograd::run(WINOGRAD, &geometry, &x, &weight, bias.as_ref()),
             Algorithm::Fft => spectral::run(SPECTRAL, &geometry, &x, &weight, bias.as_ref()),
-        }
+        }?;
+        let inputs = [Some(&x), Some(&weight), bias.as_ref()];
+        self.tensors().watch_some(|| Call::Conv { conv: conv.clone() }, &inputs, &out);
+        Ok(out)
     }
 }

@@ -30,7 +30,19 @@ const CHANNELS: &str = "do not convolve: groups have to divide channels and filt
 const TRANSPOSED: &str = "do not convolve: groups have to divide the channels, and the second shape begins with them";
 const KERNEL: &str = "do not convolve: the kernel with its dilation is larger than the input with its padding";
 
+/// Sizes that say all of a convolution: batch, groups, channels, filters, how many axes, and the rest for each of them.
+pub(crate) const SIZES: usize = 5 + 5 * AXES;
+
 impl Geometry {
+    /// All that makes it what it is.
+    pub(crate) fn sizes(&self) -> [usize; SIZES] {
+        let mut sizes = [0; SIZES];
+        sizes[..5].copy_from_slice(&[self.batch, self.groups, self.channels, self.filters, self.axes]);
+        let per_axis = [self.input, self.kernel, self.stride, self.padding, self.dilation];
+        sizes[5..].copy_from_slice(per_axis.as_flattened());
+        sizes
+    }
+
     /// Checks operands and settings.
     pub(crate) fn new(op: &'static str, x: &Tensor, weight: &Tensor, conv: &Conv) -> Result<Self> {
         let axes = checked(op, x, weight, conv)?;

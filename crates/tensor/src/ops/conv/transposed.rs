@@ -4,7 +4,7 @@
 use millrace_core::{Access, CpuKernel, KernelSpec};
 
 use super::{Algorithm, Conv, Geometry, LONGEST, Params, check_bias};
-use crate::{
+use crate::{check::Call, 
     DType, Error, Result, Tensor,
     cpu::{pieces, worth_threads},
     ops::{BLOCK, Family, grid, wgsl},
@@ -120,6 +120,10 @@ impl Tensor {
             return Err(Error::Algorithm { op, algorithm: algorithm.name(), why });
         }
         let (weight, bias) = (weight.contiguous()?, bias.map(Self::contiguous).transpose()?);
-        run(super::FOLD, &g, &self.contiguous()?, &weight, bias.as_ref())
+        let x = self.contiguous()?;
+        let out = run(super::FOLD, &g, &x, &weight, bias.as_ref())?;
+        let inputs = [Some(&x), Some(&weight), bias.as_ref()];
+        self.tensors().watch_some(|| Call::ConvTranspose { conv: conv.clone() }, &inputs, &out);
+        Ok(out)
     }
 }

@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::KernelSpec;
 
 use super::{Family, grid, kernel, together, wgsl};
-use crate::{DType, Error, Result, Tensor, layout::MAX_RANK};
+use crate::{check::Call, DType, Error, Result, Tensor, layout::MAX_RANK};
 
 /// The longest row that one thread of a GPU does.
 const LONGEST: usize = 2048;
@@ -127,6 +127,9 @@ impl Tensor {
         let kernel = self.tensors().kernel(Family::Norm, BATCH)?;
         let launch = kernel.launch().bind(from).bind(weights).bind(biases).bind(means).bind(variances).bind(to);
         self.tensors().enqueue(launch.params(&params).grid(grid(x.elements())))?;
+        let inputs = [Some(&x), Some(&mean), Some(&variance), weight.as_ref(), bias.as_ref()];
+        let call = || Call::BatchNorm { weight: weight.is_some(), bias: bias.is_some(), epsilon };
+        self.tensors().watch_some(call, &inputs, &out);
         Ok(out)
     }
 
@@ -182,6 +185,8 @@ impl Tensor {
         let biases = bias.as_ref().and_then(Self::buffer).unwrap_or(from);
         let launch = self.tensors().kernel(Family::Norm, LAYER)?.launch().bind(from).bind(weights).bind(biases).bind(to);
         self.tensors().enqueue(launch.params(&params).grid(grid(rows)))?;
+        let call = || Call::LayerNorm { axes, weight: weight.is_some(), bias: bias.is_some(), epsilon };
+        self.tensors().watch_some(call, &[Some(&x), weight.as_ref(), bias.as_ref()], &out);
         Ok(out)
     }
 }

@@ -10,7 +10,7 @@ use super::{
     conv::{AXES, PerAxis, spatial},
     grid, kernel, wgsl,
 };
-use crate::{DType, Error, Result, Tensor, layout::Shape};
+use crate::{DType, Error, Result, Tensor, check::Call, layout::Shape};
 
 /// Elements of a window that one thread of a GPU goes through.
 const LONGEST: usize = 16_384;
@@ -25,7 +25,7 @@ const LONGEST: usize = 16_384;
 /// assert_eq!(x.max_pool(2, &Pool::new().stride(1))?.to_vec::<f32>()?, [5.0, 5.0, 4.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Pool {
     stride: Option<PerAxis>,
     padding: PerAxis,
@@ -169,6 +169,8 @@ fn pool(op: &'static str, number: usize, x: &Tensor, window: &PerAxis, pool: &Po
     };
     let launch = x.tensors().kernel(Family::Pool, number)?.launch().bind(from).bind(to);
     x.tensors().enqueue(launch.params(&params).grid(grid(out.elements())))?;
+    let call = || Call::Pool { largest: number == MAX, window: window.clone(), pool: pool.clone() };
+    x.tensors().watch(call, &[&x], &out);
     Ok(out)
 }
 

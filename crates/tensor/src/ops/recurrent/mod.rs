@@ -15,7 +15,7 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::{Access, KernelSpec, Launch};
 
 use super::{BLOCK, Family, copy, create, grid, together, wgsl};
-use crate::{
+use crate::{check::Call, 
     DType, Error, Result, Tensor,
     layout::{Layout, Shape},
 };
@@ -177,7 +177,11 @@ impl Tensor {
         }
         let weights = weights.contiguous()?;
         let initial = initial.map(contiguous).transpose()?;
-        checked.run(self, &weights, initial.as_ref())
+        let result = checked.run(self, &weights, initial.as_ref())?;
+        let (hidden, cell) = (initial.as_ref().map(|i| &i.hidden), initial.as_ref().and_then(|i| i.cell.as_ref()));
+        let inputs = [Some(self), Some(&weights), hidden, cell];
+        self.tensors().watch_some(|| Call::Recurrent { network: *network }, &inputs, &result.output);
+        Ok(result)
     }
 }
 

@@ -13,7 +13,7 @@ pub enum Nonlinearity {
 }
 
 /// What a step does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Cell {
     Tanh,
     Relu,
@@ -71,7 +71,7 @@ impl Cell {
 /// assert_eq!(cell.to_vec::<f32>()?, [3.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Recurrent {
     pub(crate) cell: Cell,
     pub(crate) input: usize,
