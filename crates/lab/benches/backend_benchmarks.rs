@@ -16,7 +16,8 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use millrace::{
     Access, CpuKernel, KernelSpec,
     tensor::{
-        Complex32, Norm, Tensors,
+        Complex32, Norm, Tensor, Tensors,
+        quant::{Calibration, Parameters, Scheme},
         sparse::{Coo, Csr},
         tune::{Op, Tuner, Tuning},
         validate::{Effort, validate},
@@ -166,6 +167,56 @@ fn autotuning(c: &mut Criterion) {
     group.finish();
 }
 
+fn quantization(c: &mut Criterion) {
+    let mut group =
+        group(c, "quantization", "products twice as fast as in f32; conversions at 0.8 of the memory's bandwidth");
+    for (name, tensors) in places() {
+        let sizes: &[usize] = if name == "cpu" { &[1 << 16, 1 << 20] } else { &[1 << 16] };
+        for &n in sizes {
+            let x = tensors.rand(&[n], 1).expect(FINE);
+            let parameters = Parameters::calibrate(&x, Scheme::affine(), Calibration::MinMax).expect(FINE);
+            let q = x.quantize(&parameters).expect(FINE);
+            group.throughput(Throughput::Bytes(5 * n as u64));
+            group.bench_function(BenchmarkId::new(format!("quantize/{name}"), n), |bencher| {
+                bencher.iter(|| {
+                    let q = x.quantize(&parameters).expect(FINE);
+                    tensors.synchronize().expect(FINE);
+                    q
+                });
+            });
+            let id = BenchmarkId::new(format!("dequantize/{name}"), n);
+            op(&mut group, id, Throughput::Bytes(5 * n as u64), &tensors, || q.dequantize());
+            for (kind, calibration) in [
+                ("min-max", Calibration::MinMax),
+                ("percentile", Calibration::Percentile(99.9)),
+                ("entropy", Calibration::Entropy),
+            ] {
+                group.bench_function(BenchmarkId::new(format!("calibrate-{kind}/{name}"), n), |bencher| {
+                    bencher.iter(|| Parameters::calibrate(&x, Scheme::symmetric(), calibration).expect(FINE));
+                });
+                let parameters = Parameters::calibrate(&x, Scheme::symmetric(), calibration).expect(FINE);
+                let kept = x.quantize(&parameters).expect(FINE).accuracy_against(&x).expect(FINE);
+                println!("quantization: {kind}, {n} on {name}: {:.1} dB above the error", kept.signal_to_noise_db);
+            }
+        }
+        let sides: &[usize] = if name == "cpu" { &[256, 512, 1024] } else { &[128] };
+        for &n in sides {
+            let (x, y) = (tensors.rand(&[n, n], 1).expect(FINE), tensors.rand(&[n, n], 2).expect(FINE));
+            let eight = |x: &Tensor| {
+                x.quantize(&Parameters::calibrate(x, Scheme::symmetric(), Calibration::MinMax).expect(FINE))
+                    .expect(FINE)
+            };
+            let (a, b) = (eight(&x), eight(&y));
+            let operations = Throughput::Elements(2 * (n * n * n) as u64);
+            op(&mut group, BenchmarkId::new(format!("matmul-i8/{name}"), n), operations.clone(), &tensors, || {
+                a.matmul(&b)
+            });
+            op(&mut group, BenchmarkId::new(format!("matmul-f32/{name}"), n), operations, &tensors, || x.matmul(&y));
+        }
+    }
+    group.finish();
+}
+
 fn fft(c: &mut Criterion) {
     let mut group = group(c, "fft", "one line no slower than 0.95 of rustfft alone");
     for (name, tensors) in places() {
@@ -266,6 +317,7 @@ criterion_group!(
     simd,
     cross_backend_validation,
     autotuning,
+    quantization,
     fft,
     sparse,
     profiler

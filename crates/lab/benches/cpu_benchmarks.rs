@@ -16,13 +16,12 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use millrace::{
     cpu::CpuInfo,
     tensor::{
-        Simd,
+        Conv, Recurrent, Simd, Tensor, Tensors,
         tune::{Op, Tuner},
     },
 };
 use ndarray::Array1;
 
-use millrace::tensor::Tensors;
 use numeric::{FINE, cpu, group, on_cpu, op};
 
 /// In the first cache, in the second, and beyond all of them.
@@ -155,6 +154,67 @@ fn feature_detection(c: &mut Criterion) {
     group.finish();
 }
 
+/// A layer: groups, channels and filters of each, the side of the picture, the side of the kernel, the stride.
+const LAYERS: [(&str, [usize; 6]); 4] = [
+    ("64-64-28-k3", [1, 64, 64, 28, 3, 1]),
+    ("3-64-224-k7-s2", [1, 3, 64, 224, 7, 2]),
+    ("depthwise-128-56-k3", [128, 1, 1, 56, 3, 1]),
+    ("256-256-28-k1", [1, 256, 256, 28, 1, 1]),
+];
+
+fn convolution(c: &mut Criterion) {
+    let mut group = group(c, "convolution", "faster than candle, at least 0.8 of oneDNN");
+    let tensors = on_cpu();
+    for (name, [groups, channels, filters, side, kernel, stride]) in LAYERS {
+        for batch in [1, 8] {
+            let conv = Conv::new().stride(stride).padding(kernel / 2).groups(groups);
+            let x = tensors.rand(&[batch, groups * channels, side, side], 1).expect(FINE);
+            let weight = tensors.rand(&[groups * filters, channels, kernel, kernel], 2).expect(FINE);
+            let out = (side - 1) / stride + 1;
+            let flops = 2 * batch * groups * filters * channels * kernel * kernel * out * out;
+            let flops = Throughput::Elements(flops as u64);
+            let run = |id: String, conv: &Conv, group: &mut _| {
+                op(group, BenchmarkId::new(id, batch), flops.clone(), &tensors, || x.conv(&weight, None, conv));
+            };
+            run(format!("{name}/millrace"), &conv, &mut group);
+            for algorithm in conv.candidates(&x, &weight).expect(FINE) {
+                run(format!("{name}/millrace-{algorithm}"), &conv.clone().algorithm(algorithm), &mut group);
+            }
+            let numbers = |t: &Tensor| t.to_vec::<f32>().expect(FINE);
+            let on = &candle_core::Device::Cpu;
+            let input = candle_core::Tensor::from_vec(numbers(&x), x.shape(), on).expect(FINE);
+            let filter = candle_core::Tensor::from_vec(numbers(&weight), weight.shape(), on).expect(FINE);
+            group.bench_function(BenchmarkId::new(format!("{name}/candle"), batch), |bencher| {
+                bencher.iter(|| input.conv2d(&filter, kernel / 2, stride, 1, groups).expect(FINE));
+            });
+        }
+    }
+    group.finish();
+}
+
+fn rnn(c: &mut Criterion) {
+    let mut group = group(c, "rnn", "faster than candle, at least PyTorch");
+    let tensors = on_cpu();
+    let networks = [("lstm", Recurrent::lstm(128, 256)), ("gru", Recurrent::gru(128, 256))];
+    for (name, network) in networks {
+        for (kind, network) in [("one-layer", network), ("two-layers-both-ways", network.layers(2).bidirectional(true))]
+        {
+            let weights =
+                tensors.rand(&[network.weights_len()], 1).expect(FINE).sub(0.5).expect(FINE).mul(0.1).expect(FINE);
+            for batch in [4, 32] {
+                let x = tensors.rand(&[64, batch, 128], 2).expect(FINE);
+                let steps = Throughput::Elements(64 * batch as u64);
+                let id = BenchmarkId::new(format!("{name}-{kind}/millrace"), batch);
+                op(&mut group, id, steps, &tensors, || Ok(x.recurrent(&network, &weights, None)?.output));
+            }
+        }
+    }
+    group.bench_function("weights-len", |bencher| {
+        bencher.iter(|| black_box(Recurrent::lstm(128, 256).layers(2)).weights_len())
+    });
+    group.finish();
+}
+
 /// What a library's kernel on all threads gains over the same on one.
 fn optimized_kernels(c: &mut Criterion) {
     let mut group = group(c, "optimized_kernels", "no slower than the fastest library");
@@ -215,5 +275,5 @@ fn optimized_kernels(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, cpu_simd, platform, memory, feature_detection, optimized_kernels);
+criterion_group!(benches, cpu_simd, platform, memory, feature_detection, convolution, rnn, optimized_kernels);
 criterion_main!(benches);
