@@ -179,6 +179,7 @@ impl Product<'_> {
 
     /// Takes zero points out of the sums, multiplies by the scales, and writes the output.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "five arrays of one length")]
     fn finish(&self, matrix: usize, row: usize, row_sums: &[i32], columns: &Columns, sums: &Sums) {
         let params = &self.params;
         let first = matrix % params.groups as usize * params.m as usize + row;
