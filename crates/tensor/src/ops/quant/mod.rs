@@ -455,11 +455,13 @@ fn sums(tensors: &Tensors, kernel: usize, data: &Buffer, n: usize, depth: usize)
 }
 
 /// The channel of a line.
+#[inline(always)]
 fn channel_of(line: usize, channels: u32, inner: u32) -> usize {
     if channels <= 1 { 0 } else { line / inner.max(1) as usize % channels as usize }
 }
 
 /// What a kernel finds of a channel; the first if there is no such.
+#[inline(always)]
 fn channel(table: &[Channel], at: usize) -> Channel {
     table.get(at).or(table.first()).copied().unwrap_or(Channel { scale: 1.0, inverse: 1.0, zero: 0, unused: 0 })
 }

@@ -6,6 +6,7 @@ mod unfold;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use millrace_core::{CpuKernel, Launched};
+use pulp::{Simd, WithSimd};
 
 pub(super) use multiply::multiply;
 pub(super) use unfold::unfold;
@@ -30,40 +31,53 @@ const WHOLE: f32 = 12_582_912.0;
 pub(super) fn quantize() -> CpuKernel {
     CpuKernel::whole(|launch| {
         let params = launch.params::<Lines>();
-        let x = &launch.input::<f32>(0)[params.offset as usize..];
-        let table = cast_slice::<u32, Channel>(launch.input(1));
         let (rows, words, columns) = (params.rows as usize, params.words as usize, params.columns as usize);
+        let x = &launch.input::<f32>(0)[params.offset as usize..][..rows * columns];
+        let table = cast_slice::<u32, Channel>(launch.input(1));
         let out = &mut launch.output::<u32>(2)[..rows * words];
-        let x = &x[..rows * columns];
         let parallel = worth_threads(launch.threads(), x.len() as f64 * COST);
-        if params.channels == 1 && columns == 4 * words {
-            let only = channel(table, 0);
-            return pieces(launch.threads(), parallel, out, PIECE, |piece, out| {
-                let x = &x[piece * PIECE * 4..][..out.len() * 4];
-                arch().dispatch(|| quantize_run(x, cast_slice_mut(out), only));
-            });
-        }
-        let lines = PIECE.div_ceil(words);
-        pieces(launch.threads(), parallel, out, lines * words, |piece, out| {
-            arch().dispatch(
-                #[inline(always)]
-                || {
-                    for (line, out) in out.chunks_exact_mut(words).enumerate() {
-                        let row = piece * lines + line;
-                        let x = &x[row * columns..][..columns];
-                        let (numbers, rest) = cast_slice_mut::<u32, i8>(out).split_at_mut(columns);
-                        rest.fill(0);
-                        if params.inner == 0 && params.channels > 1 {
-                            quantize_each(x, numbers, table);
-                        } else {
-                            let of_line = channel_of(row, params.channels, params.inner);
-                            quantize_run(x, numbers, channel(table, of_line));
-                        }
-                    }
-                },
-            );
+        // Lines without gaps are one line.
+        let flat = params.channels == 1 && columns == 4 * words;
+        let lines = if flat { 1 } else { PIECE.div_ceil(words) };
+        let piece = if flat { PIECE } else { lines * words };
+        pieces(launch.threads(), parallel, out, piece, |piece, out| {
+            let (first, from) = if flat { (0, piece * PIECE * 4) } else { (piece * lines, piece * lines * columns) };
+            let (words, columns) = if flat { (out.len(), 4 * out.len()) } else { (words, columns) };
+            let x = &x[from..][..out.len() / words * columns];
+            arch().dispatch(Quantize { params, table, first, columns, words, x, out });
         });
     })
+}
+
+/// A thread's lines, from floats.
+struct Quantize<'a> {
+    params: Lines,
+    table: &'a [Channel],
+    /// The number of the first.
+    first: usize,
+    columns: usize,
+    words: usize,
+    x: &'a [f32],
+    out: &'a mut [u32],
+}
+
+impl WithSimd for Quantize<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let lines = self.x.chunks_exact(self.columns).zip(self.out.chunks_exact_mut(self.words));
+        for (line, (x, out)) in lines.enumerate() {
+            let (numbers, rest) = cast_slice_mut::<u32, i8>(out).split_at_mut(self.columns);
+            rest.fill(0);
+            if self.params.inner == 0 && self.params.channels > 1 {
+                quantize_each(x, numbers, self.table);
+            } else {
+                let of_line = channel_of(self.first + line, self.params.channels, self.params.inner);
+                quantize_run(x, numbers, channel(self.table, of_line));
+            }
+        }
+    }
 }
 
 #[inline(always)]
@@ -92,38 +106,53 @@ fn quantized(x: f32, channel: Channel) -> i8 {
 pub(super) fn dequantize() -> CpuKernel {
     CpuKernel::whole(|launch| {
         let params = launch.params::<Lines>();
-        let data = cast_slice::<u32, i8>(launch.input(0));
-        let table = cast_slice::<u32, Channel>(launch.input(1));
         let (rows, words, columns) = (params.rows as usize, params.words as usize, params.columns as usize);
+        let data = &cast_slice::<u32, i8>(launch.input(0))[..4 * rows * words];
+        let table = cast_slice::<u32, Channel>(launch.input(1));
         let out = &mut cast_slice_mut::<u32, f32>(launch.output(2))[..rows * columns];
         let parallel = worth_threads(launch.threads(), out.len() as f64 * COST);
-        if params.channels == 1 && columns == 4 * words {
-            let only = channel(table, 0);
-            return pieces(launch.threads(), parallel, out, 4 * PIECE, |piece, out| {
-                let data = &data[piece * PIECE * 4..][..out.len()];
-                arch().dispatch(|| dequantize_run(data, out, only));
-            });
-        }
-        let lines = (4 * PIECE).div_ceil(columns);
-        pieces(launch.threads(), parallel, out, lines * columns, |piece, out| {
-            arch().dispatch(
-                #[inline(always)]
-                || {
-                    for (line, out) in out.chunks_exact_mut(columns).enumerate() {
-                        let row = piece * lines + line;
-                        let data = &data[row * 4 * words..][..columns];
-                        if params.inner == 0 && params.channels > 1 {
-                            let each = data.iter().zip(out).zip(table);
-                            each.for_each(|((&q, out), channel)| *out = dequantized(q, *channel));
-                        } else {
-                            let of_line = channel_of(row, params.channels, params.inner);
-                            dequantize_run(data, out, channel(table, of_line));
-                        }
-                    }
-                },
-            );
+        // Lines without gaps are one line.
+        let flat = params.channels == 1 && columns == 4 * words;
+        let lines = if flat { 1 } else { (4 * PIECE).div_ceil(columns) };
+        let piece = if flat { 4 * PIECE } else { lines * columns };
+        pieces(launch.threads(), parallel, out, piece, |piece, out| {
+            let (first, from) = if flat { (0, piece * PIECE * 4) } else { (piece * lines, piece * lines * 4 * words) };
+            let (line, columns) = if flat { (out.len(), out.len()) } else { (4 * words, columns) };
+            let data = &data[from..][..out.len() / columns * line];
+            arch().dispatch(Dequantize { params, table, first, columns, line, data, out });
         });
     })
+}
+
+/// A thread's lines, to floats.
+struct Dequantize<'a> {
+    params: Lines,
+    table: &'a [Channel],
+    /// The number of the first.
+    first: usize,
+    columns: usize,
+    /// Numbers of a line, with its gap.
+    line: usize,
+    data: &'a [i8],
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Dequantize<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let lines = self.data.chunks_exact(self.line).zip(self.out.chunks_exact_mut(self.columns));
+        for (line, (data, out)) in lines.enumerate() {
+            if self.params.inner == 0 && self.params.channels > 1 {
+                let each = data.iter().zip(out).zip(self.table);
+                each.for_each(|((&q, out), channel)| *out = dequantized(q, *channel));
+            } else {
+                let of_line = channel_of(self.first + line, self.params.channels, self.params.inner);
+                dequantize_run(&data[..self.columns], out, channel(self.table, of_line));
+            }
+        }
+    }
 }
 
 #[inline(always)]
@@ -208,37 +237,42 @@ impl Weaver {
     /// # Safety
     /// The memory is still borrowed, and nobody else weaves this step of this factor at the same time.
     unsafe fn weave(&self, factor: usize, step: usize, lines: [&[u8]; 4]) {
-        let zeros = [0; PANEL];
-        for (panel, start) in (0..self.n).step_by(PANEL).enumerate() {
-            let end = (start + PANEL).min(self.n);
-            let mut last = [[0; PANEL]; 4];
-            let at = ((factor * self.n.div_ceil(PANEL) + panel) * self.steps + step) * PANEL;
-            assert!(step < self.steps && at + PANEL <= self.len, "a step is inside its factor");
-            let rows: [&[u8; PANEL]; 4] = {
-                let mut lasts = last.iter_mut();
-                lines.map(|line| match line.get(start..end).map(|part| (part, <&[u8; PANEL]>::try_from(part))) {
-                    Some((_, Ok(row))) => row,
-                    Some((part, Err(_))) => match lasts.next() {
-                        Some(row) => {
-                            row[..part.len()].copy_from_slice(part);
-                            &*row
-                        }
-                        None => &zeros,
-                    },
-                    None => &zeros,
-                })
-            };
-            // SAFETY: just found to be inside, and nobody else's, as the caller says.
-            let out = unsafe { std::slice::from_raw_parts_mut(self.target.0.add(at), PANEL) };
-            arch().dispatch(
-                #[inline(always)]
-                || {
-                    for (j, out) in out.iter_mut().enumerate() {
-                        let four = [rows[0][j], rows[1][j], rows[2][j], rows[3][j]];
-                        *out = u32::from_le_bytes(four) ^ FLIP;
-                    }
-                },
-            );
+        arch().dispatch(Step { weaver: self, factor, step, lines });
+    }
+}
+
+/// One step of a factor.
+struct Step<'a> {
+    weaver: &'a Weaver,
+    factor: usize,
+    step: usize,
+    lines: [&'a [u8]; 4],
+}
+
+impl WithSimd for Step<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { weaver: &Weaver { ref target, len, steps, n }, factor, step, lines } = self;
+        for (panel, start) in (0..n).step_by(PANEL).enumerate() {
+            let at = ((factor * n.div_ceil(PANEL) + panel) * steps + step) * PANEL;
+            assert!(step < steps && at + PANEL <= len, "a step is inside its factor");
+            // SAFETY: just found to be inside, and nobody else's, as the caller of `weave` says.
+            let out = unsafe { std::slice::from_raw_parts_mut(target.0.add(at), PANEL) };
+            let mut rows = [[0u8; PANEL]; 4];
+            for i in 0..4 {
+                let line = lines[i];
+                if start + PANEL <= line.len() {
+                    rows[i].copy_from_slice(&line[start..start + PANEL]);
+                } else if start < line.len() {
+                    rows[i][..line.len() - start].copy_from_slice(&line[start..]);
+                }
+            }
+            for j in 0..PANEL {
+                let word = |i: usize| u32::from(rows[i][j]) << (8 * i);
+                out[j] = (word(0) | word(1) | word(2) | word(3)) ^ FLIP;
+            }
         }
     }
 }
@@ -290,22 +324,38 @@ pub(super) fn sums(woven: bool) -> CpuKernel {
         let parallel = worth_threads(launch.threads(), (out.len() * steps) as f64 * COST);
         pieces(launch.threads(), parallel, out, 8 * PANEL, |piece, out| {
             let data = &data[piece * 8 * PANEL * steps..][..out.len() * steps];
-            arch().dispatch(
-                #[inline(always)]
-                || {
-                    if !woven {
-                        return out.iter_mut().zip(data.chunks_exact(steps)).for_each(|(sum, line)| *sum = line_sum(line));
-                    }
-                    for (out, panel) in out.chunks_exact_mut(PANEL).zip(data.chunks_exact(PANEL * steps)) {
-                        out.fill(0);
-                        for row in panel.chunks_exact(PANEL) {
-                            out.iter_mut().zip(row).for_each(|(sum, &word)| *sum += word_sum(word ^ FLIP));
-                        }
-                    }
-                },
-            );
+            arch().dispatch(Summed { woven, steps, data, out });
         });
     })
+}
+
+/// A thread's sums.
+struct Summed<'a> {
+    woven: bool,
+    steps: usize,
+    data: &'a [u32],
+    out: &'a mut [i32],
+}
+
+impl WithSimd for Summed<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { woven, steps, data, out } = self;
+        if !woven {
+            return out.iter_mut().zip(data.chunks_exact(steps)).for_each(|(sum, line)| *sum = line_sum(line));
+        }
+        for (out, panel) in out.chunks_exact_mut(PANEL).zip(data.chunks_exact(PANEL * steps)) {
+            let mut sums = [0i32; PANEL];
+            for row in panel.chunks_exact(PANEL) {
+                for j in 0..PANEL {
+                    sums[j] += word_sum(row[j] ^ FLIP);
+                }
+            }
+            out.copy_from_slice(&sums);
+        }
+    }
 }
 
 #[inline(always)]

@@ -2,6 +2,7 @@
 
 use bytemuck::cast_slice;
 use millrace_core::{CpuKernel, Launched};
+use pulp::{Simd, WithSimd};
 
 use super::{
     PANEL, Target, in_tasks, line_sum,
@@ -36,8 +37,8 @@ struct Product<'a> {
 }
 
 /// A part of one product: some of its rows, and some of its panels.
-#[derive(Debug, Clone, Copy)]
-struct Part {
+struct Part<'a> {
+    product: &'a Product<'a>,
     matrix: usize,
     rows: (usize, usize),
     panels: (usize, usize),
@@ -85,17 +86,22 @@ fn run(launch: &mut Launched<'_>, raw: bool) {
             true => ((start * height, (end * height).min(m)), (0, panels)),
             false => ((0, m), (start, end)),
         };
-        arch().dispatch(
-            #[inline(always)]
-            || product.part(Part { matrix, rows, panels }),
-        );
+        arch().dispatch(Part { product: &product, matrix, rows, panels });
     });
+}
+
+impl WithSimd for Part<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        self.product.part(self.matrix, self.rows, self.panels);
+    }
 }
 
 impl Product<'_> {
     #[inline(always)]
-    fn part(&self, part: Part) {
-        let Part { matrix, rows: (top, bottom), panels: (left, right) } = part;
+    fn part(&self, matrix: usize, (top, bottom): (usize, usize), (left, right): (usize, usize)) {
         let (m, steps, all) = (self.params.m as usize, self.params.steps as usize, (self.params.n as usize).div_ceil(PANEL));
         let level = Level::in_use().suited(bottom - top, steps);
         let (multiplier, height, deepest) = (Multiplier::new(level), level.rows(), level.depth());
@@ -173,6 +179,7 @@ impl Product<'_> {
 
     /// Takes zero points out of the sums, multiplies by the scales, and writes the output.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "five arrays of one length")]
     fn finish(&self, matrix: usize, row: usize, row_sums: &[i32], columns: &Columns, sums: &Sums) {
         let params = &self.params;
         let first = matrix % params.groups as usize * params.m as usize + row;

@@ -80,7 +80,8 @@ impl Level {
     }
 
     /// What is best for a product of so many rows and steps: small ones do not fill large tiles.
-    pub(super) fn suited(self, #[allow(unused)] rows: usize, #[allow(unused)] steps: usize) -> Self {
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "all tiles are small"))]
+    pub(super) fn suited(self, rows: usize, steps: usize) -> Self {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Amx if rows < amx::ROWS || steps < amx::WORDS => Self::Avx512Vnni,
@@ -181,6 +182,7 @@ fn scalar(a: &[u32], stride: usize, rows: usize, b: &[u32], sums: &mut Sums) {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[allow(clippy::needless_range_loop, reason = "rows and halves are unrolled, and number registers and memory alike")]
 mod x86 {
     use std::arch::x86_64::*;
 
