@@ -86,7 +86,8 @@ impl Case {
     }
 
     fn conv(&self) -> Conv {
-        let (stride, padding, dilation) = (self.each(|a| a.stride), self.each(|a| a.padding), self.each(|a| a.dilation));
+        let (stride, padding, dilation) =
+            (self.each(|a| a.stride), self.each(|a| a.padding), self.each(|a| a.dilation));
         Conv::new().stride(&stride[..]).padding(&padding[..]).dilation(&dilation[..]).groups(self.groups)
     }
 
@@ -140,7 +141,15 @@ fn flat(shape: &[usize], at: &[usize]) -> usize {
 fn index_list(shape: &[usize]) -> Vec<Vec<usize>> {
     let n: usize = shape.iter().product();
     let place = |mut n: usize| {
-        let mut at: Vec<usize> = shape.iter().rev().map(|dim| { let c = n % dim; n /= dim; c }).collect();
+        let mut at: Vec<usize> = shape
+            .iter()
+            .rev()
+            .map(|dim| {
+                let c = n % dim;
+                n /= dim;
+                c
+            })
+            .collect();
         at.reverse();
         at
     };
@@ -253,7 +262,8 @@ fn more_than_a_thread_of_a_gpu_may_do_is_several_launches() {
 /// The transpose by its definition: every input adds a kernel to the result.
 fn transposed(case: &Case, x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<(f64, f64)> {
     let lengths = case.each(Axis::back);
-    let (xs, ws) = ([&[case.batch, case.groups * case.channels][..], &case.each(|a| a.len)].concat(), transposed_weight(case));
+    let (xs, ws) =
+        ([&[case.batch, case.groups * case.channels][..], &case.each(|a| a.len)].concat(), transposed_weight(case));
     let os = [&[case.batch, case.groups * case.filters][..], &lengths].concat();
     let positions: usize = lengths.iter().product();
     let start = |i: usize| f64::from(bias[i / positions % bias.len()]);
@@ -264,7 +274,9 @@ fn transposed(case: &Case, x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<(f64,
             for tap in &taps {
                 let place = |i: usize| {
                     let axis = case.axes[i];
-                    (at[2 + i] * axis.stride + tap[i] * axis.dilation).checked_sub(axis.padding).filter(|&p| p < lengths[i])
+                    (at[2 + i] * axis.stride + tap[i] * axis.dilation)
+                        .checked_sub(axis.padding)
+                        .filter(|&p| p < lengths[i])
                 };
                 let Some(places) = (0..case.axes.len()).map(place).collect::<Option<Vec<_>>>() else { continue };
                 let to = [&[at[0], at[1] / case.channels * case.filters + filter][..], &places].concat();
@@ -323,7 +335,11 @@ fn what_cannot_be_transposed_is_an_error() {
     for tensors in places() {
         let (x, weight) = (tensors.ones(&[1, 4, 5, 5]).unwrap(), tensors.ones(&[4, 2, 3, 3]).unwrap());
         let with = |conv: Conv| x.conv_transpose(&weight, None, &conv);
-        refused("other channels", tensors.ones(&[1, 3, 5, 5]).unwrap().conv_transpose(&weight, None, &Conv::new()), "groups");
+        refused(
+            "other channels",
+            tensors.ones(&[1, 3, 5, 5]).unwrap().conv_transpose(&weight, None, &Conv::new()),
+            "groups",
+        );
         refused("groups", with(Conv::new().groups(3)), "groups have to divide");
         refused("much more", with(Conv::new().stride(2).output_padding(2)), "smaller than the stride or the dilation");
         refused("padding", with(Conv::new().padding(4)), "takes away all");
@@ -467,10 +483,18 @@ fn what_does_not_fit_is_an_error_that_says_why() {
         let with = |conv: Conv| x.conv(&weight, None, &conv);
         refused("groups that divide nothing", with(conv().groups(4)), "groups have to divide");
         let grouped = tensors.ones(&[4, 2, 3, 3]).unwrap();
-        refused("filters that groups do not divide", x.conv(&grouped, None, &conv().groups(3)), "groups have to divide");
+        refused(
+            "filters that groups do not divide",
+            x.conv(&grouped, None, &conv().groups(3)),
+            "groups have to divide",
+        );
         refused("no groups", with(conv().groups(0)), "groups 0 have to be at least one");
         refused("other channels", x.conv(&tensors.ones(&[4, 5, 3, 3]).unwrap(), None, &conv()), "[4, 5, 3, 3]");
-        refused("a large kernel", x.conv(&tensors.ones(&[4, 6, 9, 3]).unwrap(), None, &conv()), "larger than the input");
+        refused(
+            "a large kernel",
+            x.conv(&tensors.ones(&[4, 6, 9, 3]).unwrap(), None, &conv()),
+            "larger than the input",
+        );
         let just = x.conv(&tensors.ones(&[4, 6, 10, 3]).unwrap(), None, &conv().padding(1)).unwrap();
         assert_eq!(just.shape(), [2, 4, 1, 8]);
         refused("dilation past the edge", with(conv().dilation(4)), "larger than the input");
@@ -504,151 +528,6 @@ fn what_does_not_fit_is_an_error_that_says_why() {
     }
 }
 
-/// Pools by the definition: the largest, or the sum and how many there are.
-fn pooled(x: &[f32], shape: &[usize], axes: &[Axis], counted: bool) -> Vec<(f64, f64)> {
-    let out: Vec<usize> = shape[..2].iter().copied().chain(axes.iter().map(Axis::out)).collect();
-    let windows = index_list(&axes.iter().map(|a| a.kernel).collect::<Vec<_>>());
-    let all = windows.len() as f64;
-    let window = |at: Vec<usize>| {
-        let (mut largest, mut sum, mut count) = (f64::NEG_INFINITY, 0.0, 0.0);
-        for tap in &windows {
-            let place = |i: usize| {
-                (at[2 + i] * axes[i].stride + tap[i]).checked_sub(axes[i].padding).filter(|&p| p < axes[i].len)
-            };
-            let Some(places) = (0..axes.len()).map(place).collect::<Option<Vec<_>>>() else { continue };
-            let x = f64::from(x[flat(shape, &[&at[..2], &places].concat())]);
-            (largest, sum, count) = (largest.max(x), sum + x, count + 1.0);
-        }
-        (largest, sum / if counted { all } else { count })
-    };
-    index_list(&out).into_iter().map(window).collect()
-}
-
-#[test]
-fn pooling_is_what_its_windows_hold() {
-    let axis = |len, kernel, stride, padding| Axis::new(len, kernel, stride, padding, 1);
-    let cases = [
-        vec![axis(9, 3, 2, 1)],
-        vec![axis(8, 2, 2, 0); 2],
-        vec![axis(23, 3, 1, 1), axis(40, 5, 3, 2)],
-        vec![axis(7, 7, 7, 0); 2],
-        vec![axis(5, 2, 1, 1), axis(6, 3, 2, 0), axis(7, 4, 3, 2)],
-        // More than a thread of a GPU goes through at once.
-        vec![axis(140, 130, 9, 3), axis(150, 131, 10, 5)],
-    ];
-    for tensors in places() {
-        for axes in &cases {
-            let each = |of: fn(&Axis) -> usize| axes.iter().map(of).collect::<Vec<_>>();
-            let shape = [&[2, 3][..], &each(|a| a.len)].concat();
-            let elements = noise(shape.iter().product(), 5);
-            let x = tensors.from_slice(&elements, &shape).unwrap();
-            for counted in [true, false] {
-                let pool = Pool::new().stride(&each(|a| a.stride)[..]).padding(&each(|a| a.padding)[..]).count_padding(counted);
-                let want = pooled(&elements, &shape, axes, counted);
-                let largest = x.max_pool(&each(|a| a.kernel)[..], &pool).unwrap();
-                let exact: Vec<f32> = want.iter().map(|want| want.0 as f32).collect();
-                assert_eq!(largest.to_vec::<f32>().unwrap(), exact, "{axes:?}");
-                let mean = x.avg_pool(&each(|a| a.kernel)[..], &pool).unwrap().to_vec::<f32>().unwrap();
-                for (got, want) in mean.iter().zip(&want) {
-                    assert!((f64::from(*got) - want.1).abs() < 1e-5, "{axes:?}, {counted}: {got} is not {}", want.1);
-                }
-            }
-        }
-        let mut holes = vec![1.0f32; 6];
-        holes[1] = f32::NAN;
-        holes[4] = f32::NEG_INFINITY;
-        let x = tensors.from_slice(&holes, &[1, 1, 6]).unwrap();
-        let y = x.max_pool(2, &Pool::new()).unwrap().to_vec::<f32>().unwrap();
-        assert!(y[0].is_nan() && y[1..] == [1.0, 1.0], "{y:?}");
-        assert_eq!(tensors.zeros(&[0, 2, 4]).unwrap().max_pool(2, &Pool::new()).unwrap().shape(), [0, 2, 2]);
-        let turned = random(&tensors, &[4, 3, 6], 1).permute(&[1, 0, 2]).unwrap();
-        let want = copied(&turned).avg_pool(3, &Pool::new()).unwrap().to_vec::<f32>().unwrap();
-        assert_eq!(turned.avg_pool(3, &Pool::new()).unwrap().to_vec::<f32>().unwrap(), want);
-    }
-}
-
-#[test]
-fn windows_that_do_not_fit_are_errors() {
-    for tensors in places() {
-        let x = tensors.ones(&[1, 2, 6, 6]).unwrap();
-        refused("no window", x.max_pool(0, &Pool::new()), "window [0] has to be at least one");
-        refused("no stride", x.avg_pool(2, &Pool::new().stride([1, 0])), "stride [1, 0] has to be at least one");
-        refused("much padding", x.max_pool(3, &Pool::new().padding(2)), "more than half a window");
-        refused("a large window", x.max_pool([6, 7], &Pool::new()), "larger than the input");
-        refused("many numbers", x.max_pool([1, 2, 3], &Pool::new()), "one for each axis");
-        refused("few axes", tensors.ones(&[4, 4]).unwrap().max_pool(2, &Pool::new()), "one to three axes");
-        refused("integers", x.cast(DType::I32).unwrap().avg_pool(2, &Pool::new()), "takes f32, not i32");
-        refused("length zero", tensors.ones(&[1, 2, 0]).unwrap().max_pool(1, &Pool::new()), "length zero");
-    }
-}
-
-#[test]
-fn normalization_is_what_its_definition_says() {
-    let close = |what: &str, got: &Tensor, want: &dyn Fn(usize) -> f64| {
-        for (i, got) in got.to_vec::<f32>().unwrap().into_iter().enumerate() {
-            assert!((f64::from(got) - want(i)).abs() < 2e-5, "{what}, {i}: {got} is not {}", want(i));
-        }
-    };
-    for tensors in places() {
-        let (elements, shape) = (noise(3 * 5 * 28, 1), [3, 5, 4, 7]);
-        let x = tensors.from_slice(&elements, &shape).unwrap();
-        let [mean, weight, bias] = [2, 3, 4].map(|seed| noise(5, seed));
-        let variance: Vec<f32> = noise(5, 5).iter().map(|x| x.abs()).collect();
-        let tensor = |elements: &[f32]| tensors.from_slice(elements, &[elements.len()]).unwrap();
-        let y = x.batch_norm(&tensor(&mean), &tensor(&variance), Some(&tensor(&weight)), Some(&tensor(&bias)), 1e-3);
-        close("batch_norm", &y.unwrap(), &|i| {
-            let c = i / 28 % 5;
-            let [x, mean, variance] = [elements[i], mean[c], variance[c]].map(f64::from);
-            (x - mean) / (variance + f64::from(1e-3f32)).sqrt() * f64::from(weight[c]) + f64::from(bias[c])
-        });
-        let y = x.permute(&[0, 2, 1, 3]).unwrap().permute(&[0, 2, 1, 3]).unwrap();
-        let y = y.batch_norm(&tensor(&mean), &tensor(&variance), None, None, 1e-3).unwrap();
-        close("batch_norm without", &y, &|i| {
-            let [x, mean, variance] = [elements[i], mean[i / 28 % 5], variance[i / 28 % 5]].map(f64::from);
-            (x - mean) / (variance + f64::from(1e-3f32)).sqrt()
-        });
-        // Rows of one, some and many elements, far from zero.
-        for (rows, length) in [(4, 1), (6, 7), (3, 28), (2, 5000)] {
-            let elements: Vec<f32> = noise(rows * length, 7).iter().map(|x| x + 50.0).collect();
-            let (weight, bias) = (noise(length, 8), noise(length, 9));
-            let x = tensors.from_slice(&elements, &[rows, length]).unwrap();
-            let y = x.layer_norm(1, Some(&tensor(&weight)), Some(&tensor(&bias)), 1e-2).unwrap();
-            close(&format!("layer_norm {rows} by {length}"), &y, &|i| {
-                let row = &elements[i / length * length..][..length];
-                let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / length as f64;
-                let variance = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / length as f64;
-                let y = (f64::from(elements[i]) - mean) / (variance + f64::from(1e-2f32)).sqrt();
-                y * f64::from(weight[i % length]) + f64::from(bias[i % length])
-            });
-        }
-        let two = tensors.from_slice(&noise(60, 1), &[5, 3, 4]).unwrap();
-        let flat = two.reshape(&[5, 12]).unwrap().layer_norm(1, None, None, 1e-5).unwrap().to_vec::<f32>().unwrap();
-        assert_eq!(two.layer_norm(2, None, None, 1e-5).unwrap().to_vec::<f32>().unwrap(), flat);
-        assert_eq!(tensors.zeros(&[0, 4]).unwrap().layer_norm(1, None, None, 1e-5).unwrap().shape(), [0, 4]);
-    }
-}
-
-#[test]
-fn what_cannot_be_normalized_is_an_error() {
-    for tensors in places() {
-        let (x, five, six) = (tensors.ones(&[2, 5, 3]).unwrap(), tensors.ones(&[5]).unwrap(), tensors.ones(&[6]).unwrap());
-        refused("means", x.batch_norm(&six, &five, None, None, 1e-5), "[5] and [6] differ");
-        refused("variances", x.batch_norm(&five, &six, None, None, 1e-5), "[5] and [6] differ");
-        refused("weights", x.batch_norm(&five, &five, Some(&six), None, 1e-5), "[5] and [6] differ");
-        refused("a bias", x.batch_norm(&five, &five, None, Some(&six), 1e-5), "[5] and [6] differ");
-        refused("one axis", five.batch_norm(&five, &five, None, None, 1e-5), "does not exist");
-        refused("integers", x.cast(DType::I32).unwrap().batch_norm(&five, &five, None, None, 1e-5), "takes f32");
-        for epsilon in [-1.0, f32::NAN, f32::INFINITY] {
-            refused("epsilon", x.batch_norm(&five, &five, None, None, epsilon), "finite and not negative");
-            refused("epsilon", x.layer_norm(1, None, None, epsilon), "finite and not negative");
-        }
-        refused("no axes", x.layer_norm(0, None, None, 1e-5), "axes 0 has to be at least one");
-        refused("many axes", x.layer_norm(4, None, None, 1e-5), "axes 4");
-        refused("weights", x.layer_norm(1, Some(&five), None, 1e-5), "[3] and [5] differ");
-        refused("integers", x.cast(DType::I32).unwrap().layer_norm(1, None, None, 1e-5), "takes f32");
-    }
-}
-
 fn axis() -> impl Strategy<Value = Axis> {
     (1usize..5, 1usize..4, 0usize..4, 1usize..4, 0usize..20).prop_map(|(kernel, stride, padding, dilation, more)| {
         let extent = (kernel - 1) * dilation + 1;
@@ -658,12 +537,18 @@ fn axis() -> impl Strategy<Value = Axis> {
 
 fn case() -> impl Strategy<Value = Case> {
     let sizes = (1usize..3, 1usize..4, 1usize..4, 1usize..10, any::<bool>());
-    (sizes, proptest::collection::vec(axis(), 1..=3)).prop_map(|((batch, groups, channels, filters, bias), axes)| {
-        let axes = if axes.len() == 3 { axes.into_iter().map(|axis| Axis { len: axis.len.min(9), ..axis }).collect() } else { axes };
-        Case { batch, groups, channels, filters, axes, bias }
-    }).prop_filter("a kernel that fits", |case| {
-        case.axes.iter().all(|a| a.len + 2 * a.padding > (a.kernel - 1) * a.dilation)
-    })
+    (sizes, proptest::collection::vec(axis(), 1..=3))
+        .prop_map(|((batch, groups, channels, filters, bias), axes)| {
+            let axes = if axes.len() == 3 {
+                axes.into_iter().map(|axis| Axis { len: axis.len.min(9), ..axis }).collect()
+            } else {
+                axes
+            };
+            Case { batch, groups, channels, filters, axes, bias }
+        })
+        .prop_filter("a kernel that fits", |case| {
+            case.axes.iter().all(|a| a.len + 2 * a.padding > (a.kernel - 1) * a.dilation)
+        })
 }
 
 proptest! {

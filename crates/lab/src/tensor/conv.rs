@@ -53,7 +53,12 @@ fn cases(small: bool) -> Vec<Case> {
         padding,
     };
     let one = if small {
-        vec![case(8, 8, 1, 14, 3, 1, 1), case(3, 8, 1, 32, 7, 2, 3), case(16, 16, 16, 14, 3, 1, 1), case(32, 32, 1, 7, 1, 1, 0)]
+        vec![
+            case(8, 8, 1, 14, 3, 1, 1),
+            case(3, 8, 1, 32, 7, 2, 3),
+            case(16, 16, 16, 14, 3, 1, 1),
+            case(32, 32, 1, 7, 1, 1, 0),
+        ]
     } else {
         vec![
             case(64, 64, 1, 28, 3, 1, 1),

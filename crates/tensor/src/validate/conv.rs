@@ -186,11 +186,11 @@ fn pooling(run: &mut Run<'_>, name: &str, slides: &[Slide]) -> Result<()> {
         _ => run.samples.tangled(&shape, DType::F32, UNIT, name == "nan and inf")?,
     };
     let kernel = each(slides, |slide| slide.kernel);
-    let pool = Pool::new().stride(&each(slides, |slide| slide.stride)[..]).padding(&each(slides, |slide| slide.padding)[..]);
+    let pool =
+        Pool::new().stride(&each(slides, |slide| slide.stride)[..]).padding(&each(slides, |slide| slide.padding)[..]);
     let size = format!("{name} {shape:?}, {kernel:?}");
-    let largest = windows(&s.array, slides, |all| {
-        (all.iter().copied().fold(f64::NEG_INFINITY, super::reference::maximum), 0.0)
-    });
+    let largest =
+        windows(&s.array, slides, |all| (all.iter().copied().fold(f64::NEG_INFINITY, super::reference::maximum), 0.0));
     run.compare("max_pool", size.clone(), 0.0, s.tensor.max_pool(&kernel[..], &pool), &largest)?;
     let mean = windows(&s.array, slides, |all| {
         let n = all.len() as f64;
@@ -265,6 +265,11 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
         normalization(run, name, &[3, 5, 7])?;
         normalization(run, name, &[2, 4, 9, 70])?;
     }
-    let (x, weight) = (run.samples.shaped(&[1, 2, 4], DType::F32, UNIT)?, run.samples.shaped(&[2, 2, 5], DType::F32, UNIT)?);
-    run.refused("conv direct", "a kernel larger than its input".to_owned(), x.tensor.conv(&weight.tensor, None, &Conv::new()))
+    let (x, weight) =
+        (run.samples.shaped(&[1, 2, 4], DType::F32, UNIT)?, run.samples.shaped(&[2, 2, 5], DType::F32, UNIT)?);
+    run.refused(
+        "conv direct",
+        "a kernel larger than its input".to_owned(),
+        x.tensor.conv(&weight.tensor, None, &Conv::new()),
+    )
 }

@@ -146,7 +146,12 @@ impl Tensor {
         let rank = self.rank();
         if axes == 0 || axes > rank {
             let value = axes.to_string().into();
-            return Err(Error::Setting { op, name: "axes", value, why: "has to be at least one, and no more than there are" });
+            return Err(Error::Setting {
+                op,
+                name: "axes",
+                value,
+                why: "has to be at least one, and no more than there are",
+            });
         }
         let shape = self.shaped();
         let along = &shape[rank - axes..];
@@ -180,7 +185,8 @@ impl Tensor {
         };
         let weights = weight.as_ref().and_then(Self::buffer).unwrap_or(from);
         let biases = bias.as_ref().and_then(Self::buffer).unwrap_or(from);
-        let launch = self.tensors().kernel(Family::Norm, LAYER)?.launch().bind(from).bind(weights).bind(biases).bind(to);
+        let launch =
+            self.tensors().kernel(Family::Norm, LAYER)?.launch().bind(from).bind(weights).bind(biases).bind(to);
         self.tensors().enqueue(launch.params(&params).grid(grid(rows)))?;
         Ok(out)
     }
