@@ -2,6 +2,8 @@
 //! elements go by. `plan.rs` says how positions become vectors. Groups of one filter are the same with more vectors; and
 //! most depthwise convolutions are in `depthwise.rs`.
 
+#![allow(clippy::needless_range_loop, reason = "registers go by their numbers")]
+
 use millrace_core::{CpuKernel, Launched};
 use pulp::{MemMask, Simd, WithSimd};
 
@@ -69,16 +71,18 @@ fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
     let parallel = worth_threads(threads, work);
     let arch = arch();
     if depthwise::applies(&g) {
-        let zeros = vec![0.0; depthwise::zeros(&g)];
-        let per_piece = (PIECE / g.positions()).clamp(1, (g.batch * g.groups * g.filters).div_ceil(4 * threads.count()));
+        let zeros = vec![0.0; g.input[2]];
+        let per_piece =
+            (PIECE / g.positions()).clamp(1, (g.batch * g.groups * g.filters).div_ceil(4 * threads.count()));
         return pieces(threads, parallel, out, per_piece * g.positions(), |piece, out| {
+            let mut rows = Vec::new();
             for (n, out) in out.chunks_exact_mut(g.positions()).enumerate() {
                 let plane = piece * per_piece + n;
                 let filter = plane % (g.groups * g.filters);
                 let x = &x[plane / g.filters * g.plane()..][..g.plane()];
                 let weight = &weight[filter * g.depth()..][..g.depth()];
                 let bias = bias.map_or(0.0, |bias| bias[filter]);
-                arch.dispatch(depthwise::Plane { geometry: &g, x, weight, bias, zeros: &zeros, out });
+                arch.dispatch(depthwise::Plane { geometry: &g, x, weight, bias, zeros: &zeros, rows: &mut rows, out });
             }
         });
     }
@@ -95,8 +99,7 @@ fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
         let x = &x[place * g.channels * g.plane()..][..g.channels * g.plane()];
         let weight = &weight[task.group * g.filters * g.depth()..][..g.filters * g.depth()];
         let bias = bias.map(|bias| &bias[task.group * g.filters..][..g.filters]);
-        let first = place * g.filters * g.positions()
-            + (task.start[0] * g.output[1] + task.start[1]) * g.output[2];
+        let first = place * g.filters * g.positions() + (task.start[0] * g.output[1] + task.start[1]) * g.output[2];
         // SAFETY: the place of the task's first position, inside of the output.
         let out = unsafe { target.0.add(first) };
         let piece = |copy: &mut [f32]| arch.dispatch(Piece { plan: &plan, task, shape, x, weight, bias, copy, out });
@@ -176,7 +179,7 @@ impl Piece<'_> {
         let (depth, positions) = (g.depth(), g.positions());
         assert!(filter + ROWS <= g.filters && self.weight.len() == g.filters * depth && plan.offsets.len() == depth);
         let (source, first) = if plan.in_place {
-            (&*self.x, (self.task.start[0] * plan.spans[1] + self.task.start[1]) * plan.spans[2])
+            (self.x, (self.task.start[0] * plan.spans[1] + self.task.start[1]) * plan.spans[2])
         } else {
             (&*self.copy, 0)
         };
@@ -196,9 +199,8 @@ impl Piece<'_> {
             let mut seen = [simd.splat_f32s(0.0); VECTORS];
             for vector in 0..VECTORS {
                 // SAFETY: distances are at most `furthest`, and the assertion says that a block from there is inside.
-                seen[vector] = unsafe {
-                    from.add(offset as usize + vector * S::F32_LANES).cast::<S::f32s>().read_unaligned()
-                };
+                seen[vector] =
+                    unsafe { from.add(offset as usize + vector * S::F32_LANES).cast::<S::f32s>().read_unaligned() };
             }
             for row in 0..ROWS {
                 // SAFETY: row and k are inside of the filters from `filter` on.

@@ -32,10 +32,18 @@ impl Row {
                 // The last may have no partner.
                 let pairs = to.len().min(from.len() / 2);
                 let (whole, rest) = to.split_at_mut(pairs);
-                whole.iter_mut().zip(from.chunks_exact(2)).for_each(|(to, pair)| *to = pair[0]);
-                rest.iter_mut().for_each(|to| *to = from[2 * pairs]);
+                for (to, pair) in whole.iter_mut().zip(from.chunks_exact(2)) {
+                    *to = pair[0];
+                }
+                for to in rest {
+                    *to = from[2 * pairs];
+                }
             }
-            step => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = *from),
+            step => {
+                for (to, from) in to.iter_mut().zip(from.iter().step_by(step)) {
+                    *to = *from;
+                }
+            }
         }
     }
 }

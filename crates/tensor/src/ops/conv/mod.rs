@@ -357,7 +357,12 @@ fn check_bias(op: &'static str, x: &Tensor, bias: &Tensor, channels: usize) -> R
     together(op, x, bias)?;
     if bias.shape() != [channels] {
         let (left, right) = ([channels].into(), bias.shape().into());
-        return Err(Error::Shapes { op, left, right, why: "differ; the first is what a bias has, one for each channel" });
+        return Err(Error::Shapes {
+            op,
+            left,
+            right,
+            why: "differ; the first is what a bias has, one for each channel",
+        });
     }
     Ok(())
 }

@@ -96,14 +96,14 @@ impl Geometry {
             dilation: conv.dilation.spread(axes, 1),
         };
         let more = conv.output_padding.spread(axes, 0);
-        for axis in 0..AXES {
+        for (axis, &more) in more.iter().enumerate() {
             let why = "has to be smaller than the stride or the dilation";
-            if more[axis] > 0 && more[axis] >= geometry.stride[axis].max(geometry.dilation[axis]) {
+            if more > 0 && more >= geometry.stride[axis].max(geometry.dilation[axis]) {
                 return Err(conv.output_padding.refused(op, "output padding", why));
             }
             let steps = (geometry.output[axis] - 1).checked_mul(geometry.stride[axis]);
             let whole = bounded(op, steps, geometry.extent(op, axis)?)?;
-            let whole = bounded(op, Some(whole), more[axis])?;
+            let whole = bounded(op, Some(whole), more)?;
             let why = "do not convolve: the padding takes away all of the result";
             let twice = geometry.padding[axis].saturating_mul(2);
             let left = whole.checked_sub(twice).filter(|&left| left > 0);

@@ -122,7 +122,8 @@ fn dilated(weight: &Tensor, g: &Geometry) -> Result<Tensor> {
         }
         let (at, shape) = (axis + 2, weight.shape().to_vec());
         let (outer, inner): (usize, usize) = (shape[..at].iter().product(), shape[at + 1..].iter().product());
-        let spread = weight.reshape(&[outer, shape[at], 1, inner])?.pad(&[(0, 0), (0, 0), (0, apart - 1), (0, 0)], 0.0f32)?;
+        let spread =
+            weight.reshape(&[outer, shape[at], 1, inner])?.pad(&[(0, 0), (0, 0), (0, apart - 1), (0, 0)], 0.0f32)?;
         let mut longer = shape;
         longer[at] *= apart;
         let extent = longer[at] - apart + 1;
@@ -146,7 +147,8 @@ pub(super) fn run(first: usize, g: &Geometry, x: &Tensor, weight: &Tensor, bias:
     let padded = x.pad(&around(&padding, &|axis| x.shape()[axis + 2]), 0.0f32)?;
     let kernel = dilated(weight, g)?;
     let kernel = kernel.pad(&around(&|_| 0, &|axis| kernel.shape()[axis + 2]), 0.0f32)?;
-    let (x, kernel) = (padded.rfftn(&axes, Norm::Backward)?.contiguous()?, kernel.rfftn(&axes, Norm::Backward)?.contiguous()?);
+    let (x, kernel) =
+        (padded.rfftn(&axes, Norm::Backward)?.contiguous()?, kernel.rfftn(&axes, Norm::Backward)?.contiguous()?);
     let mut shape = x.shaped();
     shape.set(1, g.groups * g.filters);
     let sums = tensors.output(DType::Complex, shape)?;

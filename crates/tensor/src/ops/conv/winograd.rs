@@ -82,11 +82,7 @@ pub(super) fn spec(number: usize) -> KernelSpec {
 
 /// What it cannot do.
 pub(super) fn refusal(g: &Geometry) -> Option<&'static str> {
-    let fits = g.axes == 2
-        && g.groups == 1
-        && g.kernel == [1, 3, 3]
-        && g.stride == [1; 3]
-        && g.dilation == [1; 3];
+    let fits = g.axes == 2 && g.groups == 1 && g.kernel == [1, 3, 3] && g.stride == [1; 3] && g.dilation == [1; 3];
     (!fits).then_some("takes two axes, a kernel of 3 by 3, stride and dilation one, and one group")
 }
 

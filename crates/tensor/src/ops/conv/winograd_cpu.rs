@@ -1,6 +1,8 @@
 //! Winograd's tiles on the CPU. Tiles that are neighbours in a row are neighbours in every transform, so that transforms
 //! are sums of vectors; a row of tiles has one more that does not exist, which is what the last one's right edge is in.
 
+#![allow(clippy::needless_range_loop, reason = "registers go by their numbers")]
+
 use gemm::{Parallelism, gemm};
 use millrace_core::{CpuKernel, Launched};
 use pulp::{Simd, WithSimd};
@@ -132,29 +134,33 @@ fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
     let tasks = down.div_ceil(rows);
     let target = Target(out.as_mut_ptr());
     let arch = arch();
-    let room = ALL * (filters + channels) * rows * pitch + ROOM * pitch * TILE;
+    // And what transforms need on the way, in and out.
+    let line = padded(rows * pitch);
+    let pixels = SEEN * padded(pitch * TILE) + SEEN * (rows * pitch * TILE + LANES) + TILE * line + 2 * LANES;
+    let room = ALL * (filters + channels) * line + pixels.max(TILE * TILE * line);
     let task = |number: u64| {
         let target = &target; // all of it, not the pointer alone
         let (image, start) = (number as usize / tasks, number as usize % tasks * rows);
         let rows = rows.min(down - start);
-        let count = rows * pitch;
+        let (count, line) = (rows * pitch, padded(rows * pitch));
         let x = &x[image * channels * plane..][..channels * plane];
         scratch.with(room, |scratch| {
-            let (inputs, rest) = scratch.split_at_mut(ALL * channels * count);
-            let (products, rest) = rest.split_at_mut(ALL * filters * count);
+            let (inputs, rest) = scratch.split_at_mut(ALL * channels * line);
+            let (products, rest) = rest.split_at_mut(ALL * filters * line);
             arch.dispatch(Inputs { params: &params, x, start, rows, room: rest, inputs });
             for element in 0..ALL {
-                let (a, b) = (&kernels[element * filters * channels..], &inputs[element * channels * count..]);
-                let c = &mut products[element * filters * count..][..filters * count];
-                assert!(a.len() >= filters * channels && b.len() >= channels * count, "both factors are whole");
-                // SAFETY: three matrices, row by row, that are inside of their slices.
+                let (a, b) = (&kernels[element * filters * channels..], &inputs[element * channels * line..]);
+                let c = &mut products[element * filters * line..][..filters * line];
+                assert!(a.len() >= filters * channels && b.len() >= channels * line, "both factors are whole");
+                // SAFETY: three matrices, row by row, that are inside of their slices: `count` of the `line` elements of
+                // a row are columns.
                 unsafe {
                     #[rustfmt::skip]
                     gemm(
                         filters, count, channels,
-                        c.as_mut_ptr(), 1, count as isize, false,
+                        c.as_mut_ptr(), 1, line as isize, false,
                         a.as_ptr(), 1, channels as isize,
-                        b.as_ptr(), 1, count as isize,
+                        b.as_ptr(), 1, line as isize,
                         0.0, 1.0, false, false, false, Parallelism::None,
                     );
                 }
@@ -176,9 +182,6 @@ fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
     if parallel { threads.for_each(all, &task) } else { (0..all).for_each(task) }
 }
 
-/// Rows of pixels that a task needs besides its transforms.
-const ROOM: usize = 16;
-
 /// Transforms the inputs of some rows of tiles.
 struct Inputs<'a> {
     params: &'a Params,
@@ -189,24 +192,46 @@ struct Inputs<'a> {
     inputs: &'a mut [f32],
 }
 
-/// The transform of six numbers, for every place in a row.
+/// The transform of six vectors.
 #[inline(always)]
-fn seen(d: [&[f32]; SEEN], mut to: [&mut [f32]; SEEN]) {
+fn points_of<S: Simd>(simd: S, d: [S::f32s; SEEN]) -> [S::f32s; SEEN] {
+    let [d0, d1, d2, d3, d4, d5] = d;
+    let (four, five) = (simd.splat_f32s(-4.0), simd.splat_f32s(-5.0));
+    let (even, odd) = (simd.mul_add_f32s(four, d2, d4), simd.mul_add_f32s(four, d1, d3));
+    let (twice, once) = (simd.sub_f32s(d4, d2), simd.sub_f32s(d3, d1));
+    let once = simd.add_f32s(once, once);
+    let first = simd.sub_f32s(simd.mul_add_f32s(five, d2, d4), simd.mul_f32s(four, d0));
+    let last = simd.sub_f32s(simd.mul_add_f32s(five, d3, d5), simd.mul_f32s(four, d1));
+    [
+        first,
+        simd.add_f32s(even, odd),
+        simd.sub_f32s(even, odd),
+        simd.add_f32s(twice, once),
+        simd.sub_f32s(twice, once),
+        last,
+    ]
+}
+
+/// The transform of six numbers, for every place in a row: whole vectors, the last of which may reach into what lies
+/// behind the row.
+#[inline(always)]
+fn seen<S: Simd>(simd: S, d: [&[f32]; SEEN], to: [&mut [f32]; SEEN]) {
     let n = to[0].len();
-    let d = d.map(|d| &d[..n]);
-    let [t0, t1, t2, t3, t4, t5] = &mut to;
-    let (t0, t1, t2) = (&mut t0[..n], &mut t1[..n], &mut t2[..n]);
-    let (t3, t4, t5) = (&mut t3[..n], &mut t4[..n], &mut t5[..n]);
-    for i in 0..n {
-        let [d0, d1, d2, d3, d4, d5] = [d[0][i], d[1][i], d[2][i], d[3][i], d[4][i], d[5][i]];
-        let (even, odd) = (d4 - 4.0 * d2, d3 - 4.0 * d1);
-        let (twice, once) = (d4 - d2, 2.0 * (d3 - d1));
-        t0[i] = 4.0 * d0 - 5.0 * d2 + d4;
-        t1[i] = even + odd;
-        t2[i] = even - odd;
-        t3[i] = twice + once;
-        t4[i] = twice - once;
-        t5[i] = 4.0 * d1 - 5.0 * d3 + d5;
+    let [d0, d1, d2, d3, d4, d5] = d.map(|d| S::as_simd_f32s(&d[..n]).0);
+    let [t0, t1, t2, t3, t4, t5] = to.map(|to| S::as_mut_simd_f32s(&mut to[..n]).0);
+    let vectors = t0.len();
+    let (d0, d1, d2) = (&d0[..vectors], &d1[..vectors], &d2[..vectors]);
+    let (d3, d4, d5) = (&d3[..vectors], &d4[..vectors], &d5[..vectors]);
+    let (t1, t2, t3) = (&mut t1[..vectors], &mut t2[..vectors], &mut t3[..vectors]);
+    let (t4, t5) = (&mut t4[..vectors], &mut t5[..vectors]);
+    for i in 0..vectors {
+        let [p0, p1, p2, p3, p4, p5] = points_of(simd, [d0[i], d1[i], d2[i], d3[i], d4[i], d5[i]]);
+        t0[i] = p0;
+        t1[i] = p1;
+        t2[i] = p2;
+        t3[i] = p3;
+        t4[i] = p4;
+        t5[i] = p5;
     }
 }
 
@@ -214,57 +239,69 @@ impl WithSimd for Inputs<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let params = self.params;
         let [height, width] = params.input.map(|len| len as usize);
         let [top, left] = params.padding.map(|len| len as usize);
         let pitch = params.tiles[1] as usize + 1;
-        let (columns, count) = (pitch * TILE, self.rows * pitch);
-        let channels = params.channels as usize;
-        // Six rows of pixels, their transforms down, and one of those apart into every fourth pixel.
+        let (columns, count) = (padded(pitch * TILE), padded(self.rows * pitch));
+        let (pixel_count, channels) = (pitch * TILE, params.channels as usize);
+        // Six rows of pixels; the transforms down of all rows of tiles; and one of those, every fourth pixel together.
         let (pixels, rest) = self.room.split_at_mut(SEEN * columns);
-        let (down, rest) = rest.split_at_mut(SEEN * columns);
-        let apart = &mut rest[..columns];
-        let end = (left + width).min(columns);
+        let (down, rest) = rest.split_at_mut(SEEN * (self.rows * pixel_count + LANES));
+        let (a, rest) = rest.split_at_mut(count + LANES);
+        let (b, rest) = rest.split_at_mut(count + LANES);
+        let (c, rest) = rest.split_at_mut(count);
+        let d = &mut rest[..count];
+        let (start, end) = (left.min(pixel_count), (left + width).min(pixel_count));
         for (channel, x) in self.x.chunks_exact(height * width).enumerate() {
             for row in 0..self.rows {
                 for (i, to) in pixels.chunks_exact_mut(columns).enumerate() {
-                    match ((self.start + row) * TILE + i).checked_sub(top).filter(|&h| h < height) {
-                        Some(h) => {
-                            to[..left.min(columns)].fill(0.0);
-                            if left < end {
-                                to[left..end].copy_from_slice(&x[h * width..][..end - left]);
-                            }
-                            to[end.max(left.min(columns))..].fill(0.0);
+                    match ((self.start + row) * TILE + i).checked_sub(top) {
+                        Some(h) if h < height => {
+                            to[..start].fill(0.0);
+                            to[start..end].copy_from_slice(&x[h * width..][..end - start]);
+                            to[end..].fill(0.0);
                         }
-                        None => to.fill(0.0),
+                        _ => to.fill(0.0),
                     }
                 }
-                seen(sixth(pixels, columns), sixth_mut(down, columns));
-                for (r, line) in down.chunks_exact(columns).enumerate() {
-                    let (a, rest) = apart.split_at_mut(pitch);
-                    let (b, rest) = rest.split_at_mut(pitch);
-                    let (c, d) = rest.split_at_mut(pitch);
-                    for (i, four) in line.chunks_exact(TILE).enumerate() {
-                        (a[i], b[i], c[i], d[i]) = (four[0], four[1], four[2], four[3]);
-                    }
-                    // The tile that does not exist has no neighbour: it is left as it is, which is any finite number.
-                    let n = pitch - 1;
-                    let to = |s: usize| ((r * SEEN + s) * channels + channel) * count + row * pitch;
-                    let mut rest = &mut *self.inputs;
-                    let mut gone = 0;
-                    let mut parts: [&mut [f32]; SEEN] = [(); SEEN].map(|()| &mut [][..]);
-                    for (s, part) in parts.iter_mut().enumerate() {
-                        let (_, later) = rest.split_at_mut(to(s) - gone);
-                        let (now, later) = later.split_at_mut(pitch);
-                        now[n] = 0.0;
-                        *part = &mut now[..n];
-                        (rest, gone) = (later, to(s) + pitch);
-                    }
-                    seen([a, b, c, d, &a[1..], &b[1..]], parts);
+                let mut parts: [&mut [f32]; SEEN] = [&mut [], &mut [], &mut [], &mut [], &mut [], &mut []];
+                // What is written behind a row of pixels is written again with the next row, or lies behind the last.
+                for (part, line) in parts.iter_mut().zip(down.chunks_exact_mut(self.rows * pixel_count + LANES)) {
+                    *part = &mut line[row * pixel_count..][..columns];
                 }
+                seen(simd, sixth(pixels, columns), parts);
+            }
+            for (r, line) in down.chunks_exact(self.rows * pixel_count + LANES).enumerate() {
+                apart(&line[..self.rows * pixel_count], a, b, c, d);
+                // Tiles that do not exist are made of whatever comes next.
+                let mut parts: [&mut [f32]; SEEN] = [&mut [], &mut [], &mut [], &mut [], &mut [], &mut []];
+                let planes = self.inputs[r * SEEN * channels * count..].chunks_exact_mut(channels * count);
+                for (part, plane) in parts.iter_mut().zip(planes) {
+                    *part = &mut plane[channel * count..][..count];
+                }
+                seen(simd, [a, b, c, d, &a[1..], &b[1..]], parts);
             }
         }
+    }
+}
+
+/// Rows are a multiple of this long, so that there are whole vectors.
+fn padded(len: usize) -> usize {
+    len.next_multiple_of(LANES)
+}
+
+/// Every fourth pixel.
+#[inline(always)]
+fn apart(line: &[f32], a: &mut [f32], b: &mut [f32], c: &mut [f32], d: &mut [f32]) {
+    let n = line.len() / TILE;
+    let (a, b, c, d, line) = (&mut a[..n], &mut b[..n], &mut c[..n], &mut d[..n], &line[..n * TILE]);
+    for i in 0..n {
+        a[i] = line[4 * i];
+        b[i] = line[4 * i + 1];
+        c[i] = line[4 * i + 2];
+        d[i] = line[4 * i + 3];
     }
 }
 
@@ -273,15 +310,6 @@ fn sixth(all: &[f32], len: usize) -> [&[f32]; SEEN] {
     let mut parts = [&all[..len]; SEEN];
     for (i, part) in parts.iter_mut().enumerate() {
         *part = &all[i * len..][..len];
-    }
-    parts
-}
-
-#[inline(always)]
-fn sixth_mut(all: &mut [f32], len: usize) -> [&mut [f32]; SEEN] {
-    let mut parts: [&mut [f32]; SEEN] = [(); SEEN].map(|()| &mut [][..]);
-    for (part, piece) in parts.iter_mut().zip(all.chunks_exact_mut(len)) {
-        *part = piece;
     }
     parts
 }
@@ -301,57 +329,67 @@ struct Outputs<'a> {
 
 /// Four outputs of six products.
 #[inline(always)]
-fn four(m: [f32; SEEN]) -> [f32; TILE] {
+fn four<S: Simd>(simd: S, m: [S::f32s; SEEN]) -> [S::f32s; TILE] {
     let [m0, m1, m2, m3, m4, m5] = m;
-    let (sum, difference, far, apart) = (m1 + m2, m1 - m2, m3 + m4, m3 - m4);
-    [m0 + sum + far, difference + 2.0 * apart, sum + 4.0 * far, difference + 8.0 * apart + m5]
+    let (sum, difference) = (simd.add_f32s(m1, m2), simd.sub_f32s(m1, m2));
+    let (far, apart) = (simd.add_f32s(m3, m4), simd.sub_f32s(m3, m4));
+    [
+        simd.add_f32s(m0, simd.add_f32s(sum, far)),
+        simd.mul_add_f32s(simd.splat_f32s(2.0), apart, difference),
+        simd.mul_add_f32s(simd.splat_f32s(4.0), far, sum),
+        simd.add_f32s(simd.mul_add_f32s(simd.splat_f32s(8.0), apart, difference), m5),
+    ]
 }
 
 impl WithSimd for Outputs<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let (pitch, count) = (self.pitch, self.rows * self.pitch);
-        let n = pitch - 1;
-        let mut lines = self.out.chunks_exact_mut(self.width);
-        // Of every tile of a row: six times four, and one line of pixels.
-        let (half, line) = self.room.split_at_mut(SEEN * TILE * pitch);
-        for row in 0..self.rows {
-            for r in 0..SEEN {
-                let product = |s: usize| {
-                    let at = ((r * SEEN + s) * self.filters + self.filter) * count + row * pitch;
-                    &self.products[at..at + n]
-                };
-                let m = [product(0), product(1), product(2), product(3), product(4), product(5)];
-                let (a, rest) = half[r * TILE * pitch..][..TILE * pitch].split_at_mut(pitch);
-                let (b, rest) = rest.split_at_mut(pitch);
-                let (c, d) = rest.split_at_mut(pitch);
-                let (a, b, c, d) = (&mut a[..n], &mut b[..n], &mut c[..n], &mut d[..n]);
-                for i in 0..n {
-                    [a[i], b[i], c[i], d[i]] = four([m[0][i], m[1][i], m[2][i], m[3][i], m[4][i], m[5][i]]);
-                }
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (pitch, count) = (self.pitch, padded(self.rows * self.pitch));
+        let vectors = count / S::F32_LANES;
+        let bias = simd.splat_f32s(self.bias);
+        // Of every tile: sixteen outputs, those of one place together.
+        let lines = &mut self.room[..TILE * TILE * count];
+        let products = |element: usize| {
+            let at = (element * self.filters + self.filter) * count;
+            S::as_simd_f32s(&self.products[at..at + count]).0
+        };
+        for i in 0..vectors {
+            let mut across = [[bias; TILE]; SEEN];
+            for (r, across) in across.iter_mut().enumerate() {
+                let m = |s: usize| products(r * SEEN + s)[i];
+                *across = four(simd, [m(0), m(1), m(2), m(3), m(4), m(5)]);
             }
-            let at = |r: usize, j: usize| &half[(r * TILE + j) * pitch..][..n];
-            for i in 0..TILE {
-                let Some(to) = lines.next() else { return };
-                for j in 0..TILE {
-                    let m = [at(0, j), at(1, j), at(2, j), at(3, j), at(4, j), at(5, j)];
-                    let line = &mut line[j * pitch..][..n];
-                    for (q, line) in line.iter_mut().enumerate() {
-                        *line = four([m[0][q], m[1][q], m[2][q], m[3][q], m[4][q], m[5][q]])[i] + self.bias;
-                    }
-                }
-                let (a, b, c, d) = (&line[..n], &line[pitch..][..n], &line[2 * pitch..][..n], &line[3 * pitch..][..n]);
-                let whole = to.len() / TILE;
-                let (fours, rest) = to.split_at_mut(whole * TILE);
-                for (q, to) in fours.chunks_exact_mut(TILE).enumerate() {
-                    (to[0], to[1], to[2], to[3]) = (a[q], b[q], c[q], d[q]);
-                }
-                for (j, to) in rest.iter_mut().enumerate() {
-                    *to = [a, b, c, d][j][whole];
+            for j in 0..TILE {
+                let m = |r: usize| across[r][j];
+                let down = four(simd, [m(0), m(1), m(2), m(3), m(4), m(5)]);
+                for (row, &value) in down.iter().enumerate() {
+                    let line = &mut lines[(row * TILE + j) * count..][..count];
+                    S::as_mut_simd_f32s(line).0[i] = simd.add_f32s(value, bias);
                 }
             }
         }
+        for (h, to) in self.out.chunks_exact_mut(self.width).enumerate() {
+            let of = |j: usize| &lines[(h % TILE * TILE + j) * count + h / TILE * pitch..][..pitch];
+            together(to, [of(0), of(1), of(2), of(3)]);
+        }
+    }
+}
+
+/// Four pixels of every tile side by side.
+#[inline(always)]
+fn together(to: &mut [f32], [a, b, c, d]: [&[f32]; TILE]) {
+    let whole = to.len() / TILE;
+    let (fours, rest) = to.split_at_mut(whole * TILE);
+    let (p, q, r, s) = (&a[..whole], &b[..whole], &c[..whole], &d[..whole]);
+    for i in 0..whole {
+        fours[4 * i] = p[i];
+        fours[4 * i + 1] = q[i];
+        fours[4 * i + 2] = r[i];
+        fours[4 * i + 3] = s[i];
+    }
+    for (j, to) in rest.iter_mut().enumerate() {
+        *to = [a, b, c, d][j][whole];
     }
 }

@@ -149,7 +149,12 @@ impl Tensor {
         let rank = self.rank();
         if axes == 0 || axes > rank {
             let value = axes.to_string().into();
-            return Err(Error::Setting { op, name: "axes", value, why: "has to be at least one, and no more than there are" });
+            return Err(Error::Setting {
+                op,
+                name: "axes",
+                value,
+                why: "has to be at least one, and no more than there are",
+            });
         }
         let shape = self.shaped();
         let along = &shape[rank - axes..];
@@ -183,7 +188,8 @@ impl Tensor {
         };
         let weights = weight.as_ref().and_then(Self::buffer).unwrap_or(from);
         let biases = bias.as_ref().and_then(Self::buffer).unwrap_or(from);
-        let launch = self.tensors().kernel(Family::Norm, LAYER)?.launch().bind(from).bind(weights).bind(biases).bind(to);
+        let launch =
+            self.tensors().kernel(Family::Norm, LAYER)?.launch().bind(from).bind(weights).bind(biases).bind(to);
         self.tensors().enqueue(launch.params(&params).grid(grid(rows)))?;
         let call = || Call::LayerNorm { axes, weight: weight.is_some(), bias: bias.is_some(), epsilon };
         self.tensors().watch_some(call, &[Some(&x), weight.as_ref(), bias.as_ref()], &out);

@@ -93,7 +93,9 @@ pub(crate) const KERNELS: usize = 2;
 
 pub(crate) fn spec(number: usize) -> KernelSpec {
     let (name, code, names) = match number {
-        MAX => ("max_pool", cpu::largest(), [("{START}", "from_bits(0xff800000u)"), ("{STEP}", "larger(result, seen)")]),
+        MAX => {
+            ("max_pool", cpu::largest(), [("{START}", "from_bits(0xff800000u)"), ("{STEP}", "larger(result, seen)")])
+        }
         _ => ("avg_pool", cpu::mean(), [("{START}", "0.0"), ("{STEP}", "result + seen")]),
     };
     let end = if number == MAX { "result" } else { "result / count" };
@@ -148,7 +150,8 @@ fn pool(op: &'static str, number: usize, x: &Tensor, window: &PerAxis, pool: &Po
         };
         let mut result = x.clone();
         for axis in 0..axes {
-            let along = Pool { stride: Some(one(axis, &stride, 1)), padding: one(axis, &padding, 0), counted: pool.counted };
+            let along =
+                Pool { stride: Some(one(axis, &stride, 1)), padding: one(axis, &padding, 0), counted: pool.counted };
             result = self::pool(op, number, &result, &one(axis, &window_of, 1), &along)?;
         }
         return Ok(result);
