@@ -2,8 +2,8 @@
 //! the one before are done.
 //!
 //! It is a barrier that needs no certain number of threads. A part that its own thread does not take is taken by another:
-//! at once if that thread never came, after a while if it was held up. So one thread alone gets everything done, and a
-//! thread that comes late finds its way in.
+//! after a while if that thread seems to be held up, and at once if it never came or was held up before. So one thread
+//! alone gets everything done, and a thread that comes late, or back, finds its way in.
 
 use std::{
     hint::spin_loop,
@@ -11,8 +11,8 @@ use std::{
     thread::yield_now,
 };
 
-/// Looks at the others before one's part is taken from them: some microseconds.
-const PATIENCE: u32 = 1000;
+/// Looks at the others before their parts are taken from them: some microseconds.
+const PATIENCE: u32 = 100;
 
 /// One thread's part. Threads do not share cache lines.
 #[repr(align(128))]
@@ -20,8 +20,8 @@ const PATIENCE: u32 = 1000;
 struct Part {
     /// Steps of which somebody has taken this part.
     taken: AtomicU64,
-    /// Its thread is here.
-    joined: AtomicBool,
+    /// Its thread is here, as far as anybody knows.
+    here: AtomicBool,
 }
 
 #[repr(align(128))]
@@ -64,18 +64,19 @@ impl Together {
             let taken = &self.parts[part].taken;
             let free = taken.load(Ordering::Relaxed) == step;
             if free && taken.compare_exchange(step, step + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                // Whoever does its own part is here, and whoever does not is not.
+                self.parts[part].here.store(part == me, Ordering::Relaxed);
                 let _guard = Guard(&self.done);
                 work(part, step as usize);
             }
         };
-        self.parts[me].joined.store(true, Ordering::Relaxed);
         for step in 0..self.steps {
             take(me, step);
             let all = (step + 1) * self.parts.len() as u64;
             let mut looks = 0;
             while self.done.parts.load(Ordering::Acquire) < all {
                 for (part, other) in self.parts.iter().enumerate() {
-                    if looks > PATIENCE || !other.joined.load(Ordering::Relaxed) {
+                    if looks > PATIENCE || !other.here.load(Ordering::Relaxed) {
                         take(part, step);
                     }
                 }

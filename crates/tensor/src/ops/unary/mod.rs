@@ -80,25 +80,25 @@ methods! {
     neg, "f32 or i32", Some(Unary::Neg), Some(Unary::NegI32), None;
     /// The absolute value. `i32` wraps.
     abs, "f32 or i32", Some(Unary::Abs), Some(Unary::AbsI32), None;
-    /// e to the power of every element.
+    /// e to the power of every element, within one ULP on the CPU.
     exp, "f32", Some(Unary::Exp), None, None;
-    /// The natural logarithm.
+    /// The natural logarithm, within one ULP on the CPU.
     log, "f32", Some(Unary::Log), None, None;
-    /// Two to the power of every element.
+    /// Two to the power of every element, within one ULP on the CPU.
     exp2, "f32", Some(Unary::Exp2), None, None;
-    /// The logarithm to base two.
+    /// The logarithm to base two, within one ULP on the CPU.
     log2, "f32", Some(Unary::Log2), None, None;
     /// The square root.
     sqrt, "f32", Some(Unary::Sqrt), None, None;
     /// One divided by every element.
     recip, "f32", Some(Unary::Recip), None, None;
-    /// The sine.
+    /// The sine, within two ULP on the CPU, or within 1e-8 where that is more: next to its zeros.
     sin, "f32", Some(Unary::Sin), None, None;
-    /// The cosine.
+    /// The cosine, as exact as the sine.
     cos, "f32", Some(Unary::Cos), None, None;
-    /// The hyperbolic tangent.
+    /// The hyperbolic tangent, within two ULP on the CPU.
     tanh, "f32", Some(Unary::Tanh), None, None;
-    /// 1 / (1 + e⁻ˣ).
+    /// 1 / (1 + e⁻ˣ), within two ULP on the CPU.
     sigmoid, "f32", Some(Unary::Sigmoid), None, None;
     /// The larger of every element and zero; NaN stays NaN.
     ///
