@@ -452,8 +452,21 @@ fn a_page_about_a_run_stands_alone_and_shows_every_group() {
     bench(&["--save", "two", "--baseline", "one", "--html", file.0.to_str().unwrap()]);
     let page = std::fs::read_to_string(&file.0).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
-    for part in ["bytes_clone", "wave_8", "targets met", "promised figures", "Against one", "Over 2 runs", "<svg", "Samples",
-        "Over size", "prefers-color-scheme: dark", "Cloning a shared payload", "p99.9", "How the numbers were made"] {
+    for part in [
+        "bytes_clone",
+        "wave_8",
+        "targets met",
+        "promised figures",
+        "Against one",
+        "Over 2 runs",
+        "<svg",
+        "Samples",
+        "Over size",
+        "prefers-color-scheme: dark",
+        "Cloning a shared payload",
+        "p99.9",
+        "How the numbers were made",
+    ] {
         assert!(page.contains(part), "no {part:?} in the page");
     }
     for outside in ["http://", "https://", "<script", "<link", "@import", "url("] {

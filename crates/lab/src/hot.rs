@@ -31,7 +31,11 @@ pub struct Path {
 impl Path {
     /// Every path there is.
     pub const ALL: &'static [Self] = &[
-        Self { name: "send-receive", about: "a small command through a ring and out again", run: |n| ring::<Millrace>(n) },
+        Self {
+            name: "send-receive",
+            about: "a small command through a ring and out again",
+            run: |n| ring::<Millrace>(n),
+        },
         Self {
             name: "send-receive-spsc",
             about: "the same through a ring with one sender",

@@ -45,7 +45,9 @@ pub(crate) fn instructions(words: &[String]) -> Result<(), Failure> {
         out.add_row([path.name.to_owned(), format!("{each:.1}"), path.about.to_owned()]);
     }
     println!("{out}");
-    println!("\ninstructions of the processor for each operation, by valgrind: (2 x {COUNT} runs - {COUNT} runs) / {COUNT}");
+    println!(
+        "\ninstructions of the processor for each operation, by valgrind: (2 x {COUNT} runs - {COUNT} runs) / {COUNT}"
+    );
     Ok(())
 }
 

@@ -21,8 +21,8 @@ use millrace_lab::{
 };
 
 use crate::Failure;
-use plan::{Display, Job, Settings, seconds};
 pub(crate) use instructions::{HotOptions, hot};
+use plan::{Display, Job, Settings, seconds};
 pub(crate) use plan::{Going, GroupOptions, RUN, group};
 
 #[derive(Args)]

@@ -142,7 +142,7 @@ fn promised(report: &Report) {
     let mut out = table(&["promised", "figure", "measured", ""], 1);
     for ((_, what), outcomes) in by_target {
         for outcome in outcomes {
-            let value = outcome.value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
+            let value = outcome.value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
             let verdict = if outcome.met { "reached" } else { "NOT reached" };
             let what = format!("{what}: {}", outcome.id);
             out.add_row([what, outcome.target.bound(), value, verdict.to_owned()]);

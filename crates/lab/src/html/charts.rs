@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{escape, shown};
+use super::escape;
 use crate::{
     report::{Better, Row},
     verdict::interval,
@@ -99,7 +99,12 @@ fn bar_card(out: &mut String, title: &str, better: &str, rows: &[&Row], labels: 
     });
     let Some(scale) = Scale::over(ends) else { return };
     let limit = rows.iter().find(|row| class(row) == "row limit").and_then(|row| row.p50);
-    let _ = write!(out, "<div class=\"card\"><h3>{title} <small class=\"soft\">{better}{}</small></h3>", scale.word());
+    let unit = rate(rows[0]);
+    let _ = write!(
+        out,
+        "<div class=\"card\"><h3>{title} <small class=\"soft\">{unit}{better}{}</small></h3>",
+        scale.word()
+    );
     for (row, label) in rows.iter().zip(labels) {
         let Some(p50) = row.p50 else { continue };
         let _ = write!(
@@ -118,7 +123,7 @@ fn bar_card(out: &mut String, title: &str, better: &str, rows: &[&Row], labels: 
             let at = scale.at(limit);
             let _ = write!(out, "<line class=\"edge\" x1=\"{at:.2}\" x2=\"{at:.2}\" y1=\"0\" y2=\"10\"/>");
         }
-        let _ = write!(out, "</svg><span>{}</span></div>", shown(p50, row));
+        let _ = write!(out, "</svg><span>{}</span></div>", brief(p50, row));
     }
     if limit.is_some() {
         out.push_str(
@@ -143,7 +148,11 @@ pub(super) fn spreads(out: &mut String, rows: &[Row]) {
         }
         let scale = Scale::Log { low: low * 0.9, high };
         let name = if case.is_empty() { String::new() } else { format!(", {}", escape(case)) };
-        let _ = write!(out, "<div class=\"card\"><h3>Samples{name} <small class=\"soft\">log scale</small></h3>");
+        let _ = write!(
+            out,
+            "<div class=\"card\"><h3>Samples{name} <small class=\"soft\">{}log scale</small></h3>",
+            rate(rows[0])
+        );
         for row in rows {
             let at = |part: usize| scale.at(row.spread[part]);
             let (a, b) = (at(5).min(at(15)), at(5).max(at(15)));
@@ -159,7 +168,7 @@ pub(super) fn spreads(out: &mut String, rows: &[Row]) {
                 at(1),
                 at(19),
                 (b - a).max(0.3),
-                row.p99.map_or_else(String::new, |p99| shown(p99, row)),
+                row.p99.map_or_else(String::new, |p99| brief(p99, row)),
                 m = at(10),
             );
         }
@@ -183,6 +192,8 @@ fn size(case: &str) -> Option<f64> {
     Some(number * factor)
 }
 
+/// Colours of further lines of ours.
+const OWN: [&str; 3] = ["#5aa9e6", "#2bb3c0", "#6c7ff2"];
 /// Colours of lines that are not ours.
 const COLOURS: [&str; 7] = ["#d9822b", "#8f5bd6", "#2ba08b", "#c2508c", "#7a8b2e", "#4f7fa8", "#a8643c"];
 /// A chart's measures.
@@ -213,8 +224,9 @@ pub(super) fn over_size(out: &mut String, rows: &[Row]) {
     let y = |value: f64| 10.0 + (HIGH - BELOW - 20.0) * (1.0 - (value / ys.0).ln() / spread);
     let _ = write!(
         out,
-        "<div class=\"card\"><h3>Over size <small class=\"soft\">median, both log scale</small></h3>\
-         <svg class=\"chart\" viewBox=\"0 0 {WIDE} {HIGH}\" role=\"img\" aria-label=\"median over size\">"
+        "<div class=\"card\"><h3>Over size <small class=\"soft\">{}median, both log scale</small></h3>\
+         <svg class=\"chart\" viewBox=\"0 0 {WIDE} {HIGH}\" role=\"img\" aria-label=\"median over size\">",
+        rate(row)
     );
     for n in 0..4 {
         let value = ys.0 * (spread * f64::from(n) / 3.0).exp();
@@ -248,12 +260,16 @@ pub(super) fn over_size(out: &mut String, rows: &[Row]) {
         );
     }
     let mut key = String::new();
-    let mut others = 0;
+    let (mut own, mut others) = (0, 0);
     for (side, points) in &mut sides {
         points.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let ours = side.starts_with("millrace");
         let colour = match *side {
             "millrace" => "var(--ours)",
+            _ if ours => {
+                own += 1;
+                OWN[(own - 1) % OWN.len()]
+            }
             "limit" | "copy" | "read" => "var(--limit)",
             _ => {
                 others += 1;
@@ -271,17 +287,21 @@ pub(super) fn over_size(out: &mut String, rows: &[Row]) {
     let _ = write!(out, "</svg><div class=\"key\">{key}</div></div>");
 }
 
-/// A number with at most three digits, and its unit if there is room.
+/// A number without the unit of a rate, which is long and in the title of its card, but for the letter that scales it.
 fn brief(value: f64, row: &Row) -> String {
-    let text = shown(value, row);
+    let text = row.shown(value);
     match text.split_once(' ') {
-        // A rate's unit is in the title of its card, but for the letter that scales it.
-        Some((number, unit)) if row.better == Better::Higher => {
+        Some((number, unit)) if row.better == Better::Higher && row.unit.len() > 1 => {
             let letter = unit.chars().next().filter(|c| matches!(c, 'G' | 'M' | 'k') && value >= 1e3);
-            format!("{number} {}", letter.map(String::from).unwrap_or_default())
+            escape(&format!("{number} {}", letter.map(String::from).unwrap_or_default()))
         }
-        _ => text,
+        _ => escape(&text),
     }
+}
+
+/// The unit of a rate, for a title.
+fn rate(row: &Row) -> String {
+    if row.better == Better::Higher && row.unit.len() > 1 { format!("{}, ", escape(&row.unit)) } else { String::new() }
 }
 
 fn round_size(size: f64) -> String {

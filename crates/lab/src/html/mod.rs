@@ -122,10 +122,10 @@ impl Page<'_> {
         }
         let verdicts = self.verdicts();
         if self.baseline.is_some() {
-            for change in [Change::Faster, Change::Slower, Change::Same, Change::Undecided] {
-                let count = verdicts.iter().filter(|(_, verdict)| verdict.change == change).count();
-                tile(out, count.to_string(), change.name());
-            }
+            let count = |change| verdicts.iter().filter(|(_, verdict)| verdict.change == change).count();
+            let (same, open) = (count(Change::Same), count(Change::Undecided));
+            let small = format!("slower, {} faster, {same} the same, {open} undecided", count(Change::Faster));
+            tile(out, count(Change::Slower).to_string(), &small);
         }
         out.push_str("</div><nav>");
         for (place, rows) in self.groups().into_iter().enumerate() {
@@ -142,7 +142,7 @@ impl Page<'_> {
         if missed.is_empty() {
             return;
         }
-        let _ = write!(out, "<details open><summary>{} missed</summary><ul>", missed.len());
+        let _ = write!(out, "<details><summary>{} missed</summary><ul>", missed.len());
         for row in missed {
             let target = escape(row.target.as_deref().unwrap_or_default());
             let _ = write!(out, "<li><b>{}</b> {}: {target}</li>", escape(&row.group), escape(&row.id));
@@ -158,11 +158,20 @@ impl Page<'_> {
         let Some((name, before)) = self.baseline else { return };
         let _ = write!(
             out,
-            "<details open><summary>Against {}, of {}</summary><div class=\"scroll\"><table><tr><th>row</th>\
+            "<details><summary>Against {}, of {}</summary><div class=\"scroll\"><table><tr><th>row</th>\
              <th class=\"text\">verdict</th><th>effect</th><th>between</th></tr>",
             escape(name),
             day(before.machine.date)
         );
+        // What changed for sure comes first.
+        let order = |change| match change {
+            Change::Slower => 0,
+            Change::Faster => 1,
+            Change::Undecided => 2,
+            Change::Same => 3,
+        };
+        let mut verdicts: Vec<_> = verdicts.iter().collect();
+        verdicts.sort_by_key(|(_, verdict)| order(verdict.change));
         for (row, verdict) in verdicts {
             let class = match verdict.change {
                 Change::Faster => "good",
@@ -328,7 +337,7 @@ fn promised(out: &mut String, outcomes: &[seeds::Outcome]) {
     out.push_str("<th class=\"text\">row</th><th>figure</th><th>measured</th><th></th></tr>");
     for outcome in outcomes {
         let (class, said) = if outcome.met { ("good", "reached") } else { ("bad", "not reached") };
-        let value = outcome.value.map_or_else(|| "–".to_owned(), |value| format!("{value:.1} {}", outcome.target.unit));
+        let value = outcome.value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2} {}", outcome.target.unit));
         let _ = write!(
             out,
             "<tr><td>{}</td><td class=\"text\">{} {}</td><td>{}</td><td>{}</td><td class=\"{class}\">{said}</td></tr>",
