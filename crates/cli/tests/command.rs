@@ -157,7 +157,7 @@ fn every_group_has_a_process_of_its_own_and_their_order_does_not_matter() {
     assert_eq!(rows_of(&one), rows_of(&other));
     assert!(rows_of(&one).iter().all(|(.., device)| device == "cpu"));
     let clone = one["rows"].as_array().unwrap().iter().find(|row| row["id"] == "millrace/1024").unwrap();
-    assert!(clone["samples"].as_u64().unwrap() > 1000 && clone["spread"].as_array().unwrap().len() == 21, "{clone}");
+    assert!(clone["samples"].as_u64().unwrap() > 100 && clone["spread"].as_array().unwrap().len() == 21, "{clone}");
     assert_eq!(clone["p999"].is_number(), clone["samples"].as_u64().unwrap() >= 10_000, "{clone}");
 }
 
@@ -195,7 +195,7 @@ fn a_group_that_hangs_is_a_row_and_the_others_go_on() {
 fn an_interrupted_bench_keeps_what_was_measured_and_leaves_nothing_behind() {
     let file = Scratch::new("stopped.json");
     for (signal, keeps) in [("-INT", true), ("-KILL", false)] {
-        let arguments = ["bench", "bytes_clone", "throughput_1to1", "backpressure", "--json", file.0.to_str().unwrap()];
+        let arguments = ["bench", "bytes_clone", "overload", "--json", file.0.to_str().unwrap()];
         let mut run = Command::new(env!("CARGO_BIN_EXE_millrace"));
         let pipe = std::process::Stdio::piped;
         let mut run = run.args(arguments).stdout(pipe()).stderr(pipe()).spawn().unwrap();

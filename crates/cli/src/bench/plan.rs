@@ -210,7 +210,9 @@ pub(crate) fn run(jobs: &[Job], settings: Settings, display: &Display) -> Result
             display.step(&going, share);
         });
         watch.look();
-        display.over(job, place + 1, jobs.len(), ended.rows.len(), began.elapsed());
+        if !ended.stopped {
+            display.over(job, place + 1, jobs.len(), ended.rows.len(), began.elapsed());
+        }
         let suite = job.suite.name();
         rows.extend(ended.rows.into_iter().map(|row| Row { suite: suite.to_owned(), ..row }));
         before += job.group.sides;

@@ -143,7 +143,7 @@ pub(super) fn spreads(out: &mut String, rows: &[Row]) {
         let ends =
             rows.iter().flat_map(|row| [Some(row.spread[1]), Some(row.spread[19]), row.p99].into_iter().flatten());
         let (low, high) = range(ends.filter(|end| *end > 0.0));
-        if !(high > low) {
+        if high <= low {
             continue;
         }
         let scale = Scale::Log { low: low * 0.9, high };
@@ -216,7 +216,7 @@ pub(super) fn over_size(out: &mut String, rows: &[Row]) {
     let Some(row) = rows.iter().find(|row| size(row.case()).is_some() && row.p50.is_some()) else { return };
     let xs = range(sides.iter().flat_map(|(_, points)| points.iter().map(|point| point.0)));
     let ys = range(sides.iter().flat_map(|(_, points)| points.iter().map(|point| point.1)));
-    if sides.is_empty() || !(xs.1 > xs.0) {
+    if sides.is_empty() || xs.1 <= xs.0 {
         return;
     }
     let x = |value: f64| LEFT + (WIDE - LEFT - 8.0) * (value / xs.0).ln() / (xs.1 / xs.0).ln();

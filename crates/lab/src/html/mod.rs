@@ -285,8 +285,8 @@ impl Page<'_> {
             "</table></div><h2>How the numbers were made</h2><div class=\"card\"><p>Every group ran in a process of its \
              own with a fresh device. Within it the sides took turns, round by round, so that whatever else the machine \
              did fell on all of them; every side did equal work and its results were checked. A bar is the median of all \
-             samples, the line on it where the median of another run would be, 96 times of 100 (drawn again and again \
-             from the rounds of this one). A box holds half of the samples, its line nine tenths; the dark mark is the \
+             samples, the line on it where the median round of another run would be, 96 times of 100 (drawn again \
+             and again from the rounds of this one; a round that was held up has few samples and counts as much as any). A box holds half of the samples, its line nine tenths; the dark mark is the \
              median, the red one what 99 of 100 reach. What 999 of 1000 reach is said where there are at least {ENOUGH} \
              samples. <i>Of limit</i> compares with what the machine itself can do, measured in the same run: 1 is as \
              good, less is worse.</p></div>"
