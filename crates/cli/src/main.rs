@@ -25,6 +25,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use millrace::Error;
+use stop::Run;
 
 /// A compute runtime: commands, kernels and memory on any device over one fast, bounded, lossless road.
 ///
@@ -121,6 +122,12 @@ enum Task {
     },
     /// Measure, next to the peers and in the same run
     Bench(bench::Options),
+    /// The process of one group, which says what it measures in lines of JSON
+    #[command(hide = true)]
+    BenchGroup(bench::GroupOptions),
+    /// One hot path so many times, for valgrind
+    #[command(hide = true)]
+    BenchHot(bench::HotOptions),
 }
 
 /// How a run can end, other than well.
@@ -148,7 +155,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     // Nothing here leaves anything behind that an end in the middle could break: files are written whole.
     if let Err(error) = ctrlc::set_handler(|| {
-        if wave::RUN.stop() || profile::RUN.stop() || tune::RUN.stop() || serve::stop() {
+        let stopping = [&bench::RUN, &wave::RUN, &profile::RUN, &tune::RUN].into_iter().any(Run::stop);
+        if stopping || serve::stop() {
             return; // it ends by itself, soon
         }
         top::leave_screen();
@@ -171,6 +179,8 @@ fn main() -> ExitCode {
         Some(Task::Man { folder }) => manual::pages(folder.as_deref()),
         Some(Task::Layout { wgsl, json }) => layout::layout(wgsl, json),
         Some(Task::Bench(options)) => bench::bench(&options),
+        Some(Task::BenchGroup(options)) => bench::group(&options),
+        Some(Task::BenchHot(options)) => bench::hot(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -129,7 +129,119 @@ fn the_benches_of_resident_kernels_write_rows_and_say_what_was_met() {
         assert!(rows.iter().all(|row| row["group"] == filter && row["p50"].is_number()), "{report}");
         assert!(rows.iter().any(|row| row["id"] == wanted), "no {wanted} in {report}");
     }
-    assert_eq!(millrace(&["bench", "interactive", "nonsense"]).status.code(), Some(4));
+    assert_eq!(millrace(&["bench", "interactive", "nonsense"]).status.code(), Some(2));
+}
+
+/// The rows of a report: group, id and device of each.
+fn rows_of(report: &Value) -> Vec<(String, String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let rows = report["rows"].as_array().unwrap();
+    rows.iter().map(|row| (text(&row["group"]), text(&row["id"]), text(&row["device"]))).collect()
+}
+
+fn bench_to(file: &Scratch, arguments: &[&str]) -> (Output, Value) {
+    let json = ["--quick", "--json", file.0.to_str().unwrap()];
+    let output = millrace(&[&["bench"], arguments, &json].concat());
+    let said = format!("{}\n{}", stdout(&output), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    (output, serde_json::from_str(&std::fs::read_to_string(&file.0).unwrap()).unwrap())
+}
+
+#[test]
+fn every_group_has_a_process_of_its_own_and_their_order_does_not_matter() {
+    let file = Scratch::new("order.json");
+    let (output, one) = bench_to(&file, &["bytes_clone", "query_state", "--device", "cpu"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("1 of 3: commands bytes_clone, 6 rows in"), "{said}");
+    let (_, other) = bench_to(&file, &["query_state", "--device", "cpu", "bytes_clone"]);
+    assert_eq!(rows_of(&one), rows_of(&other));
+    assert!(rows_of(&one).iter().all(|(.., device)| device == "cpu"));
+    let clone = one["rows"].as_array().unwrap().iter().find(|row| row["id"] == "millrace/1024").unwrap();
+    assert!(clone["samples"].as_u64().unwrap() > 100 && clone["spread"].as_array().unwrap().len() == 21, "{clone}");
+    assert_eq!(clone["p999"].is_number(), clone["samples"].as_u64().unwrap() >= 10_000, "{clone}");
+}
+
+#[test]
+fn devices_are_chosen_and_unknown_ones_are_answered_with_those_there_are() {
+    let output = millrace(&["bench", "query_state", "--device", "cpu,quantum:7"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(3) && said.contains("quantum:7") && said.contains("there is cpu"), "{said}");
+    assert_eq!(millrace(&["bench", "gpu", "--device", "cpu"]).status.code(), Some(2), "nothing to measure");
+    if millrace::runtime().open("gpu:0").is_ok() {
+        let file = Scratch::new("device.json");
+        let (_, report) = bench_to(&file, &["resident", "query_state", "--device", "gpu:0"]);
+        let rows = rows_of(&report);
+        assert!(!rows.is_empty() && rows.iter().all(|(.., device)| device == "gpu:0"), "{rows:?}");
+        assert!(report["machine"]["driver"].is_string(), "{}", report["machine"]);
+    }
+}
+
+#[test]
+fn a_group_that_hangs_is_a_row_and_the_others_go_on() {
+    let file = Scratch::new("hangs.json");
+    // Nobody waits for a sleeping server in ten milliseconds on this machine; cloning takes less.
+    let arguments = ["bench", "wave_128", "bytes_clone", "--device", "cpu", "--timeout", "0.01"];
+    let output = millrace(&[&arguments[..], &["--json", file.0.to_str().unwrap()]].concat());
+    assert_eq!(output.status.code(), Some(4), "{}", stdout(&output));
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file.0).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let late = |row: &&Value| row["target"].as_str().is_some_and(|text| text.contains("did not finish within"));
+    assert!(rows.iter().any(|row| row["group"] == "wave_128" && late(&row)), "{report}");
+    assert!(rows.iter().any(|row| row["group"] == "bytes_clone"), "{report}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_bench_keeps_what_was_measured_and_leaves_nothing_behind() {
+    let file = Scratch::new("stopped.json");
+    for (signal, keeps) in [("-INT", true), ("-KILL", false)] {
+        let arguments = ["bench", "bytes_clone", "overload", "--json", file.0.to_str().unwrap()];
+        let mut run = Command::new(env!("CARGO_BIN_EXE_millrace"));
+        let pipe = std::process::Stdio::piped;
+        let mut run = run.args(arguments).stdout(pipe()).stderr(pipe()).spawn().unwrap();
+        // The first group is over.
+        let mut line = String::new();
+        let mut errors = std::io::BufReader::new(run.stderr.take().unwrap());
+        std::io::BufRead::read_line(&mut errors, &mut line).unwrap();
+        assert!(line.contains("bytes_clone"), "{line}");
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
+        let child = children.split_whitespace().next().unwrap_or_default().to_owned();
+        assert!(Command::new("kill").args([signal, &run.id().to_string()]).status().unwrap().success());
+        let output = run.wait_with_output().unwrap();
+        if keeps {
+            assert_eq!(output.status.code(), Some(130), "{}", stdout(&output));
+            let report: Value = serde_json::from_str(&std::fs::read_to_string(&file.0).unwrap()).unwrap();
+            let rows = rows_of(&report);
+            assert!(rows.len() >= 6 && rows.iter().any(|(group, ..)| group == "bytes_clone"), "{rows:?}");
+        }
+        let there = || !child.is_empty() && std::path::Path::new(&format!("/proc/{child}")).exists();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while there() {
+            assert!(std::time::Instant::now() < deadline, "{child} is still there after {signal}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn every_row_that_a_promised_figure_is_about_is_measured() {
+    let file = Scratch::new("targets.json");
+    let (output, report) = bench_to(&file, &["--targets"]);
+    assert!(stdout(&output).contains("promised figures reached"), "{}", stdout(&output));
+    let rows = rows_of(&report);
+    let gpu = millrace::runtime().open("gpu").is_ok();
+    for target in millrace_lab::seeds::targets() {
+        for id in target.ids.iter().filter(|id| gpu || !id.contains("gpu") && target.suite != "gpu") {
+            let row = report["rows"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|row| row["group"] == *target.group && row["id"] == **id);
+            let row = row.unwrap_or_else(|| panic!("no {id} in {}: {rows:?}", target.group));
+            assert!(target.metric != millrace_lab::seeds::Figure::P50 || row["unit"] == *target.unit, "{row}");
+        }
+    }
 }
 
 #[test]
@@ -325,4 +437,75 @@ fn runs_are_kept_and_compared() {
     refused("../up", "is no name");
     assert_eq!(bench(&[&one[..], &["--fail-on-regression", "5%"]].concat()).status.code(), Some(2));
     std::fs::remove_dir_all(&folder.0).unwrap();
+}
+
+#[test]
+fn a_page_about_a_run_stands_alone_and_shows_every_group() {
+    let (file, folder) = (Scratch::new("report.html"), Scratch::new("report-history"));
+    let bench = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+        let command = command.args(["bench", "bytes_clone", "wave_8", "--quick", "--device", "cpu"]);
+        let output = command.args(arguments).env("MILLRACE_HISTORY", &folder.0).output().unwrap();
+        assert!(output.status.success(), "{}\n{}", stdout(&output), String::from_utf8_lossy(&output.stderr));
+    };
+    bench(&["--save", "one"]);
+    bench(&["--save", "two", "--baseline", "one", "--html", file.0.to_str().unwrap()]);
+    let page = std::fs::read_to_string(&file.0).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    for part in [
+        "bytes_clone",
+        "wave_8",
+        "targets met",
+        "promised figures",
+        "Against one",
+        "Over 2 runs",
+        "<svg",
+        "Samples",
+        "Over size",
+        "prefers-color-scheme: dark",
+        "Cloning a shared payload",
+        "p99.9",
+        "How the numbers were made",
+    ] {
+        assert!(page.contains(part), "no {part:?} in the page");
+    }
+    for outside in ["http://", "https://", "<script", "<link", "@import", "url("] {
+        assert!(!page.contains(outside), "{outside} in the page");
+    }
+    assert_eq!(page.matches("<div").count(), page.matches("</div>").count());
+    assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+    std::fs::remove_dir_all(&folder.0).unwrap();
+    assert_eq!(millrace(&["bench", "wave_8", "--html", "/nonexistent/page.html"]).status.code(), Some(4));
+}
+
+#[test]
+fn instructions_are_counted_where_valgrind_is_and_otherwise_that_is_said() {
+    let run = |path: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+        command.args(["bench", "--instructions", "bytes-clone", "allocate-free"]);
+        path.map(|path| command.env("PATH", path));
+        command.output().unwrap()
+    };
+    let without = run(Some("/nonexistent"));
+    let said = String::from_utf8_lossy(&without.stderr).into_owned();
+    assert!(without.status.code() == Some(4) && said.contains("valgrind is not installed"), "{said}");
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return;
+    }
+    let counts = || -> Vec<f64> {
+        let output = run(None);
+        let text = stdout(&output);
+        assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+        let of = |name: &str| {
+            let line = text.lines().find(|line| line.contains(name)).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse().unwrap()
+        };
+        vec![of("allocate-free"), of("bytes-clone")]
+    };
+    let (first, second) = (counts(), counts());
+    assert!(first.iter().all(|count| (2.0..5000.0).contains(count)), "{first:?}");
+    for (first, second) in first.iter().zip(&second) {
+        assert!((first - second).abs() < 0.05 * first + 1.0, "{first} and then {second}: that is noise");
+    }
+    assert_eq!(millrace(&["bench", "--instructions", "nonsense"]).status.code(), Some(2));
 }

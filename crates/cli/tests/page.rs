@@ -205,6 +205,36 @@ fn many_who_look_cost_no_memory_and_slow_ones_hold_nobody_up() {
     assert!(rate > alone / 10.0, "{rate} steps a second of {alone}");
 }
 
+#[test]
+fn a_benchmark_is_followed_and_its_report_is_a_page_of_its_own() {
+    let server = Server::start(&["--port", "0", "--size", "8"]);
+    let ask = |path: &str| ureq::get(&server.url(path)).config().http_status_as_error(false).build().call().unwrap();
+    ureq::post(&server.url("/api/bench")).send_json(json!({ "group": "throughput" })).unwrap();
+    let again = ureq::post(&server.url("/api/bench")).config().http_status_as_error(false).build();
+    assert_eq!(again.send_json(json!({ "group": "throughput" })).unwrap().status().as_u16(), 422, "one at a time");
+    let mut seen = None;
+    let name = until("the end of the run", || {
+        let current = server.get("/api/bench")["current"].take();
+        if current["going"].is_object() {
+            seen = Some(current["going"].clone());
+        }
+        (current["state"] != "running").then(|| {
+            assert_eq!(current["state"], "done", "{current}");
+            current["name"].as_str().unwrap().to_owned()
+        })
+    });
+    let going = seen.unwrap();
+    assert_eq!((&going["suite"], &going["group"]), (&json!("throughput"), &json!("wave_8")), "{going}");
+    assert!(going["done"].as_u64() < going["total"].as_u64() && going["side"].is_string(), "{going}");
+    assert!(server.get("/api/bench")["reports"].as_array().unwrap().contains(&json!(name)));
+    let mut page = ask(&format!("/report/{name}"));
+    let policy = page.headers()["content-security-policy"].to_str().unwrap().to_owned();
+    assert!(policy.contains("default-src 'none'"), "{policy}");
+    let text = page.body_mut().read_to_string().unwrap();
+    assert!(text.contains("wave_8") && text.contains("targets met") && text.contains(&name));
+    assert_eq!(ask("/report/nothing").status().as_u16(), 404);
+}
+
 /// A browser that is driven by chromedriver.
 struct Browser {
     driver: Child,
@@ -326,6 +356,24 @@ fn the_page_works_in_a_browser() {
     browser.wait("an answer", "document.querySelector('#kernel-list .card > p').textContent.startsWith('4 after')");
     browser.press("#kernel-list .card .buttons button:nth-child(2)", 0, 0);
     browser.wait("the pause", "document.querySelector('#kernel-list dd').textContent === 'paused'");
+
+    // A benchmark runs, is followed, and has a report.
+    browser.press("#tab-bench", 0, 0);
+    browser.wait("the groups", "document.getElementById('group').options.length > 5");
+    browser.choose("group", "throughput");
+    browser.press("#start button", 0, 0);
+    browser.wait("its progress", "document.getElementById('run').textContent.includes('turn')");
+    browser.wait("its end", "document.getElementById('run').textContent.includes('done')");
+    browser.wait("its rows", "document.querySelector('#report table caption')?.textContent.includes('throughput-')");
+    let link = browser.run("return document.querySelector('#reports a').href;").as_str().unwrap().to_owned();
+    browser.tell("url", json!({ "url": link }));
+    browser.wait("the page of the report", "document.querySelectorAll('.card .row svg').length > 2");
+    let wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth";
+    browser.wait("nothing beyond the right edge", wide);
+    let coloured = "getComputedStyle(document.querySelector('.row.ours svg .bar')).fill !== 'rgb(0, 0, 0)'";
+    browser.wait("its style", coloured);
+    browser.tell("url", json!({ "url": server.url("/") }));
+    browser.wait("a connection again", "document.getElementById('connection').textContent === 'connected'");
 
     // The server goes away and comes back.
     drop(server);

@@ -29,7 +29,7 @@ use millrace_lab::{
         actors::{PEERS, Pace},
         archives::{Archives, BURST, FLOATS, Plain, VectorAdd, accessed, checked},
         kernels::{
-            Adder, Command, INJECT, PAIR, PATIENCE, Taker, check_sum, devices, launched, side_on, until_handled,
+            Adder, Command, INJECT, PAIR, PATIENCE, Taker, check_sum, launched, residential, side_on, until_handled,
         },
     },
     workloads::{Alone, CAPACITY, contend},
@@ -208,7 +208,7 @@ fn queue(c: &mut Criterion) {
 
 fn round_trip(c: &mut Criterion) {
     let mut suite = Suite::new(c, "kernel_round_trip");
-    for device in devices() {
+    for device in residential() {
         suite.repeat(
             side_on("round_trip_latency", device),
             || launched(device, Adder, LaunchOptions::default()).expect(FINE),
@@ -231,7 +231,7 @@ fn round_trip(c: &mut Criterion) {
 
 fn inject_and_query(c: &mut Criterion) {
     let mut suite = Suite::new(c, "inject_and_query");
-    for device in devices() {
+    for device in residential() {
         let start = || {
             let options = LaunchOptions::default().inbound(2 * BURST);
             (launched(device, Taker, options).expect(FINE), 0u64)

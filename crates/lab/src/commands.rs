@@ -19,6 +19,8 @@ use crate::{
         TokioBroadcast, TokioMpsc,
     },
     report::{Report, Row, SCHEMA},
+    seeds,
+    suites::Listed,
     targets,
     workloads::{self, Alone, CAPACITY, Flow, Overload, RoundTrip},
 };
@@ -90,6 +92,8 @@ impl Effort {
 /// What is measured together.
 struct Group {
     name: &'static str,
+    /// What a number of it is, and how it was made.
+    about: &'static str,
     sides: Vec<Side>,
     /// Busy threads beside it.
     load: usize,
@@ -132,6 +136,7 @@ pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut
         if group.factor {
             of_group.extend(targets::over_mutex_yield(&of_group));
         }
+        seeds::judge(&mut of_group);
         rows.append(&mut of_group);
     }
     machine.others = ticks.and_then(Ticks::others_since);
@@ -141,6 +146,13 @@ pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut
 /// The names of all groups, in the order they are measured.
 pub fn group_names() -> Vec<&'static str> {
     groups(&Effort::quick()).iter().map(|group| group.name).collect()
+}
+
+/// Its groups as a list shows them.
+pub(crate) fn listed() -> Vec<Listed> {
+    let listed =
+        |group: &Group| Listed { name: group.name, about: group.about, devices: vec!["cpu"], sides: group.sides.len() };
+    groups(&Effort::quick()).iter().map(listed).collect()
 }
 
 /// One side per peer: the same generic function for each.
@@ -154,7 +166,7 @@ macro_rules! sides {
 }
 
 fn groups(effort: &Effort) -> Vec<Group> {
-    let group = |name, sides, judge| Group { name, sides, load: 0, judge, factor: false };
+    let group = |name, about, sides, judge| Group { name, about, sides, load: 0, judge, factor: false };
     let one_to_one = sides!(effort, stream_one: Millrace, MillraceSpsc, Crossbeam, Kanal, Flume, Std, TokioMpsc,
         MutexYield, MutexCondvar);
     let four_to_one = sides!(effort, stream_many: Millrace, Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexYield,
@@ -183,19 +195,86 @@ fn groups(effort: &Effort) -> Vec<Group> {
     let submit = vec![side("millrace-stream", effort, submit)];
     // The overloaded ones last, because a hot machine is slower for a while.
     vec![
-        group("channel_send_latency", send, targets::send),
-        Group { factor: true, ..group("round_trip_latency", round_trips, targets::round_trip) },
-        group("after_idle", idle, targets::after_idle),
-        group("throughput_1to1", flow, targets::throughput),
-        group("throughput_1to1_word", words, targets::throughput),
-        group("throughput_4to1", many, targets::throughput_many),
-        Group { factor: true, ..group("contention", contention, targets::contention) },
-        group("backpressure", pressure, targets::backpressure),
-        group("bytes_clone", clones, targets::bytes_clone),
-        group("memory_pool", pool, targets::memory_pool),
-        group("submit", submit, targets::submit),
-        Group { load: 4, ..group("overload_1to1", one_to_one, targets::overload) },
-        Group { load: 4, ..group("overload_4to1", four_to_one, targets::overload) },
+        group(
+            "channel_send_latency",
+            "Send and receive on one thread: what a queue costs when nobody waits, for four sizes of messages.",
+            send,
+            targets::send,
+        ),
+        Group {
+            factor: true,
+            ..group(
+                "round_trip_latency",
+                "A request to a server thread and its answer, one at a time, until the asker has it.",
+                round_trips,
+                targets::round_trip,
+            )
+        },
+        group(
+            "after_idle",
+            "The same after 20 ms in which nothing happened: the server sleeps and has to be woken.",
+            idle,
+            targets::after_idle,
+        ),
+        group(
+            "throughput_1to1",
+            "Batches of commands from one thread to another, each over when it was consumed.",
+            flow,
+            targets::throughput,
+        ),
+        group(
+            "throughput_1to1_word",
+            "The same with one machine word for a message, so that the queue counts and not the copy.",
+            words,
+            targets::throughput,
+        ),
+        group(
+            "throughput_4to1",
+            "Commands from four threads to one, until all are consumed.",
+            many,
+            targets::throughput_many,
+        ),
+        Group {
+            factor: true,
+            ..group(
+                "contention",
+                "Four producers with 250 commands each: the time until all are consumed.",
+                contention,
+                targets::contention,
+            )
+        },
+        group(
+            "backpressure",
+            "A thousand commands through a queue of 100 to a consumer that works 10 µs on each; the limit is its work alone.",
+            pressure,
+            targets::backpressure,
+        ),
+        group("bytes_clone", "Cloning a shared payload, next to copying it.", clones, targets::promised),
+        group(
+            "memory_pool",
+            "Allocating from the device's pool next to malloc, and writing and reading 1 KiB.",
+            pool,
+            targets::memory_pool,
+        ),
+        group("submit", "What submitting costs the caller while a worker drains the queue.", submit, targets::promised),
+        Group {
+            load: 4,
+            ..group(
+                "overload_1to1",
+                "One to one while four more threads keep all cores busy.",
+                one_to_one,
+                targets::overload,
+            )
+        },
+        Group {
+            load: 4,
+            ..group(
+                "overload_4to1",
+                "Four to one while four more threads keep all cores busy.",
+                four_to_one,
+                targets::overload,
+            )
+        },
     ]
 }
 

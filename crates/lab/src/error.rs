@@ -33,6 +33,9 @@ pub enum Error {
     /// A thread of the measurement panicked.
     #[error("panicked")]
     Panicked,
+    /// The process of a group did not come to its end.
+    #[error("{0}")]
+    Ended(String),
     /// The operating system did not give what was needed.
     #[error("{0}")]
     System(String),

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use crate::{
     commands::Progress,
+    devices,
     machine::{Machine, Ticks},
     measure::{Side, interleaved},
     report::{Report, Row, SCHEMA},
+    seeds,
+    suites::Listed,
 };
 
 /// Sets the targets of a group's rows.
@@ -15,6 +18,7 @@ pub(crate) type Judge = fn(&mut [Row]);
 /// What is measured together.
 pub(crate) struct Group {
     pub(crate) name: &'static str,
+    about: &'static str,
     sides: Vec<Side>,
     judge: Judge,
     device: fn(&str) -> &'static str,
@@ -24,7 +28,13 @@ pub(crate) struct Group {
 impl Group {
     /// A group on the GPU device.
     pub(crate) fn new(name: &'static str, sides: Vec<Side>, judge: Judge) -> Self {
-        Self { name, sides, judge, device: |_| "gpu", extra: |_| Vec::new() }
+        Self { name, about: "", sides, judge, device: |_| "gpu", extra: |_| Vec::new() }
+    }
+
+    /// Says in a sentence what a number of it is, and how it was made.
+    pub(crate) fn about(mut self, about: &'static str) -> Self {
+        self.about = about;
+        self
     }
 
     /// Says on which device a side works.
@@ -38,9 +48,17 @@ impl Group {
         self.extra = extra;
         self
     }
+
+    /// As a list shows it.
+    pub(crate) fn listed(&self) -> Listed {
+        let mut devices: Vec<_> = self.sides.iter().map(|side| (self.device)(&side.name)).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        Listed { name: self.name, about: self.about, devices, sides: self.sides.len() }
+    }
 }
 
-/// Measures the groups that `wanted` says yes to.
+/// Measures the groups that `wanted` says yes to, with the sides that are on chosen devices.
 pub(crate) fn run(
     groups: Vec<Group>,
     rounds: usize,
@@ -49,7 +67,11 @@ pub(crate) fn run(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Report {
     let (mut machine, ticks) = (Machine::now(), Ticks::now());
-    let groups: Vec<_> = groups.into_iter().filter(|group| wanted(group.name)).collect();
+    let mut groups: Vec<_> = groups.into_iter().filter(|group| wanted(group.name)).collect();
+    for group in &mut groups {
+        let device = group.device;
+        group.sides.retain(|side| devices::chosen().has(device(&side.name)));
+    }
     let total = groups.iter().map(|group| group.sides.len() * rounds).sum();
     let (mut done, mut rows) = (0, Vec::new());
     for group in groups {
@@ -64,7 +86,11 @@ pub(crate) fn run(
             row.device = (group.device)(row.side()).to_owned();
         }
         (group.judge)(&mut of_group);
+        seeds::judge(&mut of_group);
         rows.append(&mut of_group);
+    }
+    for row in &mut rows {
+        row.device = devices::id(&row.device).to_owned();
     }
     machine.others = ticks.and_then(Ticks::others_since);
     Report { schema: SCHEMA, machine, rows }

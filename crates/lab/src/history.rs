@@ -114,7 +114,13 @@ pub fn differs(now: &Machine, before: &Machine) -> Option<String> {
     if let Some((what, now, before)) = different {
         return Some(format!("another {what}: {now} now, {before} then"));
     }
-    (now.cores != before.cores).then(|| format!("{} cores now, {} then", now.cores, before.cores))
+    if now.cores != before.cores {
+        return Some(format!("{} cores now, {} then", now.cores, before.cores));
+    }
+    match (&now.driver, &before.driver) {
+        (Some(now), Some(before)) if now != before => Some(format!("another GPU driver: {now} now, {before} then")),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -19,14 +19,16 @@ pub use crate::resident::Effort;
 use crate::{
     Result,
     commands::Progress,
+    devices,
     groups::{self, Group},
-    measure::{Better, Measured, Metric, Side, Summary, batch_timed, clock_cost, each_timed, warm_up},
+    measure::{Better, Measured, Metric, Side, batch_timed, clock_cost, each_timed, warm_up},
     report::{Report, Row},
     resident::kernels::{
-        CELLS, Command, FieldKernel, FieldLaunches, INJECT, READ, STEP, Taker, check_field, device_of, devices,
-        launched, side_on, until_handled,
+        CELLS, Command, FieldKernel, FieldLaunches, INJECT, READ, STEP, Taker, check_field, device_of, launched,
+        residential, side_on, until_handled,
     },
-    targets::{Conditions, judge},
+    suites::Listed,
+    targets::{self, Conditions, judge},
 };
 
 /// A frame at sixty of them per second.
@@ -42,7 +44,12 @@ pub const FRAME: Duration = Duration::from_micros(16_667);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
-    groups::run(groups(effort, &devices()), effort.rounds, effort.timeout, wanted, progress)
+    groups::run(groups(effort, &residential()), effort.rounds, effort.timeout, wanted, progress)
+}
+
+/// Its groups as a list shows them.
+pub(crate) fn listed() -> Vec<Listed> {
+    groups(&Effort::quick(), &["cpu", "gpu"]).iter().map(Group::listed).collect()
 }
 
 /// The names of all groups, in the order they are measured.
@@ -61,7 +68,8 @@ fn groups(effort: &Effort, on: &[&'static str]) -> Vec<Group> {
         };
         on.iter().flat_map(|device| ways.iter().map(|way| side(*way, device))).collect()
     };
-    let group = |name, ways: &[(&str, Body)], judge| Group::new(name, sides(ways), judge).on(device_of);
+    let group =
+        |name, about, ways: &[(&str, Body)], judge| Group::new(name, sides(ways), judge).on(device_of).about(about);
     let inject: [(&str, Body); 3] =
         [("millrace", inject_resident), ("launch", inject_launch), ("launch-submit", inject_submit)];
     let query: [(&str, Body); 2] = [("millrace", query_resident), ("launch", query_launch)];
@@ -81,11 +89,35 @@ fn groups(effort: &Effort, on: &[&'static str]) -> Vec<Group> {
         ("launch-submit", |effort, device| operations(effort, &mut Launching::on(device, true)?)),
     ];
     vec![
-        group("inject_command", &inject, judge_inject).with(factors),
-        group("query_state", &query, judge_query),
-        group("single_step", &step, judge_step).with(factors),
-        group("mixed_workload", &mixed, judge_factor).with(factors),
-        group("operations_per_frame", &frame, judge_factor).with(factors),
+        group(
+            "inject_command",
+            "What a command costs its sender, until it is picked up, and until it is acknowledged.",
+            &inject,
+            judge_inject,
+        )
+        .with(factors),
+        group(
+            "query_state",
+            "Reading telemetry, and one cell of the state after everything before.",
+            &query,
+            judge_query,
+        ),
+        group("single_step", "One step of a wave on a line of cells, until it is acknowledged.", &step, judge_step)
+            .with(factors),
+        group(
+            "mixed_workload",
+            "Thirty-two operations, two injections, a step and a read in turn.",
+            &mixed,
+            targets::promised,
+        )
+        .with(factors),
+        group(
+            "operations_per_frame",
+            "How many operations of that mix fit into 16.67 ms, one after the other.",
+            &frame,
+            targets::promised,
+        )
+        .with(factors),
     ]
 }
 
@@ -148,7 +180,7 @@ struct Launching {
 
 impl Launching {
     fn on(device: &'static str, submit: bool) -> Result<Self> {
-        let context = millrace::runtime().open(device)?;
+        let context = devices::open(device)?;
         let field = std::cell::RefCell::new(FieldLaunches::on(&context)?);
         check_field(|command| field.borrow_mut().run(command), |cell| field.borrow().read(cell))?;
         Ok(Self { field: field.into_inner(), submit })
@@ -330,8 +362,7 @@ fn factors(rows: &[Row]) -> Vec<Row> {
         let factor = if ours.better == Better::Lower { ratio } else { 1.0 / ratio };
         let case = if ours.case().is_empty() { String::new() } else { format!("{}-", ours.case()) };
         let id = format!("{}/{case}over-{}", ours.side(), peer.side());
-        let outcome = Ok(Summary { p50: factor, p99: factor, mean: factor });
-        Some(Row::new(&ours.group, Measured { id, unit: "x", better: Better::Higher, outcome, rounds: Vec::new() }))
+        Some(Row::new(&ours.group, Measured::computed(id, "x", Better::Higher, factor)))
     };
     let ours = rows.iter().filter(|row| row.is_ours());
     let pairs = ours.flat_map(|ours| {
@@ -341,9 +372,6 @@ fn factors(rows: &[Row]) -> Vec<Row> {
     });
     pairs.filter_map(|(ours, peer)| against(ours, peer)).collect()
 }
-
-/// In the case of every row that [`factors`] made.
-const FACTOR: &str = "over-launch";
 
 fn judge_inject(rows: &mut [Row]) {
     judge(rows, |_, row, median| {
@@ -381,16 +409,6 @@ fn judge_step(rows: &mut [Row]) {
             for peer in rows.iter().filter(|peer| !peer.is_ours() && peer.device == "cpu" && row.device == "cpu") {
                 conditions.at_most("p50", median, peer.p50, peer.side());
             }
-        }
-        conditions
-    });
-}
-
-fn judge_factor(rows: &mut [Row]) {
-    judge(rows, |_, row, median| {
-        let mut conditions = Conditions::default();
-        if row.case().contains(FACTOR) {
-            conditions.at_least("p50", median, Some(2.7), "seed");
         }
         conditions
     });

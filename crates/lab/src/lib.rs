@@ -15,19 +15,30 @@
 //! - [`throughput`]: the groups of `millrace bench throughput`, cells per second of the wave engines.
 //! - [`profiler`]: the groups of `millrace bench profiler`.
 //! - [`profiled`]: what `millrace profile` runs.
+//! - [`around`]: the groups of `millrace bench around`, what is around the work itself.
+//! - [`suites`]: all of these as one list; [`devices`]: on which devices.
+//! - [`isolated`]: a group in a process of its own.
 //! - [`report`]: the JSON that scripts may rely on.
+//! - [`seeds`]: the figures that users were promised.
+//! - [`hot`]: paths whose instructions are counted.
+//! - [`html`]: a page about a run.
 //! - [`history`]: runs that were kept; [`verdict`]: what became of them.
 //!
 //! This room uses what users of Millrace use, and has no access to anything else.
 
 #![deny(unsafe_code)]
 
+pub mod around;
 pub mod commands;
+pub mod devices;
 mod error;
 pub mod gpu;
 mod groups;
 pub mod history;
+pub mod hot;
+pub mod html;
 pub mod interactive;
+pub mod isolated;
 pub mod machine;
 pub mod measure;
 mod message;
@@ -37,6 +48,8 @@ pub mod profiler;
 pub mod raw_wgpu;
 pub mod report;
 pub mod resident;
+pub mod seeds;
+pub mod suites;
 mod targets;
 pub mod tensor;
 pub mod throughput;

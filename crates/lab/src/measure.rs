@@ -22,18 +22,35 @@ pub enum Better {
     Higher,
 }
 
-/// Samples in three numbers.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// Samples in a few numbers.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
     /// Half of the samples are at least this good.
     pub p50: f64,
     /// 99 of 100 samples are at least this good: the slow tail, of times as of rates.
     pub p99: f64,
+    /// 999 of 1000 samples are at least this good; only where there are [`ENOUGH`] of them.
+    pub p999: Option<f64>,
     /// The arithmetic mean.
     pub mean: f64,
+    /// How many samples there were.
+    pub samples: usize,
+    /// The best sample, what every further twentieth of them reaches, and the worst; none for a single number.
+    pub spread: Vec<f64>,
 }
 
+/// Samples below which nothing is said of one in a thousand: ten of them are beyond it.
+pub const ENOUGH: usize = 10_000;
+
+/// Parts that [`Summary::spread`] has.
+pub const PARTS: usize = 20;
+
 impl Summary {
+    /// A single number.
+    pub(crate) fn of_one(value: f64) -> Self {
+        Self { p50: value, p99: value, p999: None, mean: value, samples: 1, spread: Vec::new() }
+    }
+
     /// Sums samples up; `None` without any.
     ///
     /// ```
@@ -51,7 +68,18 @@ impl Summary {
             Better::Lower => a.total_cmp(b),
             Better::Higher => b.total_cmp(a),
         });
-        Some(Self { p50: percentile(&samples, 0.50), p99: percentile(&samples, 0.99), mean })
+        let spread = match samples.len() {
+            1 => Vec::new(),
+            _ => (0..=PARTS).map(|part| percentile(&samples, part as f64 / PARTS as f64)).collect(),
+        };
+        Some(Self {
+            p50: percentile(&samples, 0.50),
+            p99: percentile(&samples, 0.99),
+            p999: (samples.len() >= ENOUGH).then(|| percentile(&samples, 0.999)),
+            mean,
+            samples: samples.len(),
+            spread,
+        })
     }
 }
 
@@ -128,6 +156,20 @@ pub struct Measured {
     pub outcome: Result<Summary>,
     /// The median of every round.
     pub rounds: Vec<f64>,
+}
+
+impl Measured {
+    /// Nothing measured yet.
+    pub(crate) fn nothing(id: String, unit: &'static str, better: Better) -> Self {
+        let outcome = Err(Error::System("no samples".to_owned()));
+        Self { id, unit, better, outcome, rounds: Vec::new() }
+    }
+
+    /// One number that was computed from others.
+    pub(crate) fn computed(id: String, unit: &'static str, better: Better, value: f64) -> Self {
+        let outcome = Ok(Summary::of_one(value));
+        Self { outcome, ..Self::nothing(id, unit, better) }
+    }
 }
 
 /// Lets the sides take turns for `rounds` rounds, each turn on a thread of its own with `timeout` to finish. `step` is
@@ -277,7 +319,11 @@ mod tests {
         assert_eq!((times.p50, times.p99, times.mean), (500.0, 990.0, 500.5));
         let rates = Summary::of(samples, Better::Higher).unwrap();
         assert_eq!((rates.p50, rates.p99), (501.0, 11.0), "the tail of a rate is its low end");
-        assert_eq!(Summary::of(vec![7.0], Better::Lower).unwrap(), Summary { p50: 7.0, p99: 7.0, mean: 7.0 });
+        assert_eq!(times.p999, None, "too few to tell");
+        assert_eq!((times.samples, times.spread.len(), times.spread[0], times.spread[20]), (1000, 21, 1.0, 1000.0));
+        let many = Summary::of((1..=10_000).map(f64::from).collect(), Better::Lower).unwrap();
+        assert_eq!(many.p999, Some(9990.0));
+        assert_eq!(Summary::of(vec![7.0], Better::Lower).unwrap(), Summary::of_one(7.0));
         assert_eq!(Summary::of(Vec::new(), Better::Lower), None);
     }
 

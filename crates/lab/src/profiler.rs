@@ -15,6 +15,7 @@ use crate::{
     groups::{self, Group},
     measure::{Metric, Side},
     report::{Report, Row},
+    suites::Listed,
     targets::{Conditions, judge},
 };
 
@@ -29,6 +30,11 @@ use crate::{
 /// ```
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
     groups::run(groups(effort), effort.rounds, effort.timeout, wanted, progress)
+}
+
+/// Its groups as a list shows them.
+pub(crate) fn listed() -> Vec<Listed> {
+    groups(&Effort::quick()).iter().map(Group::listed).collect()
 }
 
 /// The names of all groups, in the order they are measured.
@@ -47,8 +53,12 @@ fn groups(effort: &Effort) -> Vec<Group> {
         Side::new("millrace", move || round(&effort))
     };
     vec![
-        Group::new("profiler", vec![side(events)], event_target).on(|_| "cpu"),
-        Group::new("profiler_report", vec![side(reports)], |_| ()).on(|_| "cpu"),
+        Group::new("profiler", vec![side(events)], event_target).on(|_| "cpu").about(
+            "The same commands on a device that is profiled and on one that is not; an event costs the difference.",
+        ),
+        Group::new("profiler_report", vec![side(reports)], |_| ())
+            .on(|_| "cpu")
+            .about("Ending a profile, summing it up and writing it as a trace, for each span."),
     ]
 }
 

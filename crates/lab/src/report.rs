@@ -28,6 +28,9 @@ pub struct Report {
 /// Where a measurement failed, its three numbers are `null`, `target` is what it failed to do and `met` is false.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
+    /// The suite of the group; empty in reports of old.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub suite: String,
     /// What was measured.
     pub group: String,
     /// Which side, and after a slash which case. Ours begin with `millrace`.
@@ -40,8 +43,17 @@ pub struct Row {
     pub p50: Option<f64>,
     /// What 99 of 100 samples reach.
     pub p99: Option<f64>,
+    /// What 999 of 1000 samples reach, where there are at least [`ENOUGH`](crate::measure::ENOUGH) of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p999: Option<f64>,
     /// The mean.
     pub mean: Option<f64>,
+    /// How many samples there were; zero in reports of old.
+    #[serde(default)]
+    pub samples: usize,
+    /// The best sample, what every further twentieth of them reaches, and the worst.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spread: Vec<f64>,
     /// What it is held to; several conditions are separated by semicolons, and one that was missed says so.
     pub target: Option<String>,
     /// Whether all of that holds; `null` where the run could not tell, and the target says why.
@@ -61,13 +73,17 @@ impl Row {
             Err(error) => (None, Some(format!("runs to its end [{error}]")), Some(false)),
         };
         Self {
+            suite: String::new(),
             group: group.to_owned(),
             id: measured.id,
             device: "cpu".to_owned(),
             unit: measured.unit.to_owned(),
-            p50: summary.map(|s| s.p50),
-            p99: summary.map(|s| s.p99),
-            mean: summary.map(|s| s.mean),
+            p50: summary.as_ref().map(|s| s.p50),
+            p99: summary.as_ref().map(|s| s.p99),
+            p999: summary.as_ref().and_then(|s| s.p999),
+            mean: summary.as_ref().map(|s| s.mean),
+            samples: summary.as_ref().map_or(0, |s| s.samples),
+            spread: summary.map_or_else(Vec::new, |s| s.spread),
             target,
             met,
             better: measured.better,
@@ -81,8 +97,35 @@ impl Row {
     }
 
     /// Whether it is the same number, of another run.
-    fn is_same_as(&self, other: &Self) -> bool {
-        (&self.group, &self.id, &self.device) == (&other.group, &other.id, &other.device)
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        let suite = self.suite == other.suite || self.suite.is_empty() || other.suite.is_empty();
+        suite && (&self.group, &self.id, &self.device) == (&other.group, &other.id, &other.device)
+    }
+
+    /// Whether it is a time that single operations took.
+    pub fn is_latency(&self) -> bool {
+        self.better == Better::Lower && matches!(&*self.unit, "ns" | "us" | "ms") && !self.is_error()
+    }
+
+    /// A number of this row as people say it.
+    pub fn shown(&self, n: f64) -> String {
+        let seconds = match &*self.unit {
+            "ns" => Some(n / 1e9),
+            "us" => Some(n / 1e6),
+            "ms" => Some(n / 1e3),
+            _ => None,
+        };
+        match (seconds, self.better) {
+            (Some(s), _) if s.abs() < 1e-7 => format!("{:.1} ns", s * 1e9),
+            (Some(s), _) if s.abs() < 1e-6 => format!("{:.0} ns", s * 1e9),
+            (Some(s), _) if s.abs() < 1e-3 => format!("{:.2} µs", s * 1e6),
+            (Some(s), _) if s.abs() < 1.0 => format!("{:.2} ms", s * 1e3),
+            (Some(s), _) => format!("{s:.2} s"),
+            (None, Better::Higher) if n >= 1e9 => format!("{:.2} G{}", n / 1e9, self.unit),
+            (None, Better::Higher) if n >= 1e6 => format!("{:.2} M{}", n / 1e6, self.unit),
+            (None, Better::Higher) if n >= 1e3 => format!("{:.1} k{}", n / 1e3, self.unit),
+            (None, _) => format!("{n:.2} {}", self.unit),
+        }
     }
 
     /// Whether the measurement failed.
@@ -102,6 +145,11 @@ impl Row {
 }
 
 impl Report {
+    /// The rows, group by group.
+    pub fn groups(&self) -> impl Iterator<Item = &[Row]> {
+        self.rows.chunk_by(|a, b| (&a.suite, &a.group) == (&b.suite, &b.group))
+    }
+
     /// As JSON, for people and scripts.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)

@@ -8,10 +8,12 @@ pub use crate::resident::Effort;
 use crate::{
     Error, Result,
     commands::Progress,
+    devices,
     groups::{self, Group},
     measure::{Metric, Side, each_timed},
     report::{Report, Row},
     resident::kernels::{device_of, side_on},
+    suites::Listed,
     targets::{Conditions, judge, value_of},
 };
 
@@ -25,13 +27,23 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
-    let gpu =
-        millrace::runtime().devices().iter().any(|found| found.id.starts_with("gpu") && found.unavailable.is_none());
-    let on: &[&'static str] = if gpu { &["cpu", "gpu"] } else { &["cpu"] };
+    let there = |kind: &&str| {
+        let found = |kind: &str| {
+            let all = millrace::runtime().devices();
+            all.iter().any(|found| found.kind.name() == kind && found.unavailable.is_none())
+        };
+        devices::chosen().has(kind) && (*kind == "cpu" || found(kind))
+    };
+    let on: Vec<_> = ["cpu", "gpu"].into_iter().filter(there).collect();
     // A small effort is for one size, the smallest that is wanted.
     let smallest = SIZES.iter().map(|(_, name)| *name).find(|name| wanted(name));
     let wanted = |name: &str| wanted(name) && (!effort.small || smallest == Some(name));
-    groups::run(groups(effort, on), effort.rounds, effort.timeout, &wanted, progress)
+    groups::run(groups(effort, &on), effort.rounds, effort.timeout, &wanted, progress)
+}
+
+/// Its groups as a list shows them.
+pub(crate) fn listed() -> Vec<Listed> {
+    groups(&Effort::quick(), &["cpu", "gpu"]).iter().map(Group::listed).collect()
 }
 
 /// The names of all groups, in the order they are measured.
@@ -52,20 +64,21 @@ fn groups(effort: &Effort, on: &[&'static str]) -> Vec<Group> {
         };
         let mut sides = Vec::new();
         for &device in on {
-            let launch = move || -> Result<Box<dyn Engine>> {
-                Ok(Box::new(PerStep::on(&millrace::runtime().open(device)?, room(size)?)?))
-            };
+            let launch =
+                move || -> Result<Box<dyn Engine>> { Ok(Box::new(PerStep::on(&devices::open(device)?, room(size)?)?)) };
             sides.push(side(side_on("millrace-launch", device), Box::new(launch)));
             // One thread, which is for small rooms; a GPU's memory for such kernels holds no large ones.
             if device == "cpu" || size <= SMALL {
                 let stay = move || -> Result<Box<dyn Engine>> {
-                    Ok(Box::new(Resident::on(&millrace::runtime().open(device)?, room(size)?)?))
+                    Ok(Box::new(Resident::on(&devices::open(device)?, room(size)?)?))
                 };
                 sides.push(side(side_on("millrace-resident", device), Box::new(stay)));
             }
         }
         sides.push(side("reference".to_owned(), Box::new(move || Ok(Box::new(Reference::new(room(size)?)?)))));
-        Group::new(name, sides, judged).on(device_of)
+        Group::new(name, sides, judged)
+            .on(device_of)
+            .about("The same room for all: a ball, absorbing walls, a tone; four steps a sample, until they are done.")
     };
     SIZES.iter().map(group).collect()
 }

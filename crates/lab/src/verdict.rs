@@ -102,6 +102,31 @@ pub fn compare(now: &[f64], before: &[f64], better: Better) -> Option<Verdict> {
     Some(Verdict { change, effect: middle.exp_m1(), interval: (low.exp_m1(), high.exp_m1()) })
 }
 
+/// Where the median of another run like this would be, 96 times of 100, as far as the rounds tell; none for fewer than
+/// three of them.
+///
+/// ```
+/// let (low, high) = millrace_lab::verdict::interval(&[99.0, 100.0, 101.0, 100.0]).unwrap();
+/// assert!(98.0 < low && low <= 100.0 && 100.0 <= high && high < 102.0);
+/// assert!(millrace_lab::verdict::interval(&[1.0, 2.0]).is_none());
+/// ```
+pub fn interval(rounds: &[f64]) -> Option<(f64, f64)> {
+    if rounds.len() < 3 || !rounds.iter().all(|round| round.is_finite() && *round > 0.0) {
+        return None;
+    }
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut drawn = vec![0.0; rounds.len()];
+    let mut median_of_draw = || {
+        drawn.fill_with(|| rounds[(random.next() % rounds.len() as u64) as usize]);
+        drawn.sort_unstable_by(f64::total_cmp);
+        crate::measure::percentile(&drawn, 0.5)
+    };
+    let mut draws: Vec<f64> = (0..DRAWS / 4).map(|_| median_of_draw()).collect();
+    draws.sort_unstable_by(f64::total_cmp);
+    let at = |share: f64| draws[(share * (draws.len() - 1) as f64) as usize];
+    Some((at(TAIL), at(1.0 - TAIL)))
+}
+
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }

@@ -9,7 +9,7 @@ use millrace_lab::{
     report::{Report, Row},
     resident::{
         self, Effort,
-        kernels::{CELLS, Command, Field, INJECT, READ, STEP, check_field, devices},
+        kernels::{CELLS, Command, Field, INJECT, READ, STEP, check_field, residential},
     },
     throughput,
 };
@@ -59,7 +59,7 @@ fn every_group_of_resident_kernels_has_rows_with_targets_and_all_peers() {
     assert!(target.contains("2 x limit") && target.contains("the fastest actor"), "{target}");
     assert!(rows_of(&report, "serialization").contains_key("limit/write-archive-2x1000"));
     let on_gpu = report.rows.iter().any(|row| row.device == "gpu");
-    assert_eq!(on_gpu, devices().contains(&"gpu"), "the GPU has rows as soon as kernels can live there");
+    assert_eq!(on_gpu, residential().contains(&"gpu"), "the GPU has rows as soon as kernels can live there");
 }
 
 #[test]

@@ -77,7 +77,8 @@ pub(crate) async fn check(State(guard): State<Guard>, request: Request, next: Ne
                 ("referrer-policy", "no-referrer"),
                 ("cache-control", "no-store"),
             ] {
-                headers.insert(name, header::HeaderValue::from_static(value));
+                // What a page says of itself counts: a report has its style in itself.
+                headers.entry(name).or_insert(header::HeaderValue::from_static(value));
             }
             response
         }

@@ -64,6 +64,7 @@ pub(crate) fn router(shared: Shared, guard: Guard) -> Router {
         .route("/api/kernels/{id}/{command}", post(command))
         .route("/api/bench", get(runs).post(start))
         .route("/api/bench/{name}", get(report))
+        .route("/report/{name}", get(report_page))
         .layer(DefaultBodyLimit::max(LARGEST))
         .layer(axum::middleware::from_fn_with_state(guard, guard::check))
         .with_state(shared)
@@ -224,6 +225,19 @@ async fn report(State(shared): State<Shared>, Path(name): Path<String>) -> Respo
     match shared.runs.report(&name) {
         Ok(report) => Json(report).into_response(),
         Err(why) => refused(StatusCode::NOT_FOUND, why),
+    }
+}
+
+/// The page about a report: it has everything in itself, and is allowed nothing else.
+async fn report_page(State(shared): State<Shared>, Path(name): Path<String>) -> Response {
+    let kind = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'"),
+    ];
+    match aside(move || Ok(shared.runs.page(&name))).await {
+        Ok(Ok(page)) => (kind, page).into_response(),
+        Ok(Err(why)) => refused(StatusCode::NOT_FOUND, why),
+        Err(refusal) => refusal,
     }
 }
 

@@ -2,20 +2,26 @@
 //! with all others.
 
 use std::{
-    process::{Child, Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    io::{BufRead as _, BufReader},
+    process::{Child, ChildStdout, Command, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-use clap::ValueEnum as _;
-use millrace_lab::{history::History, report::Report};
+use millrace_lab::{
+    history::History,
+    html::{self, Page},
+    report::Report,
+    suites::Suite,
+};
 use serde::Serialize;
 
-use crate::bench::Group;
+use crate::bench::Going;
 
 /// What can be measured here, as `millrace bench` calls it.
 pub(crate) fn groups() -> Vec<String> {
-    Group::value_variants().iter().map(|group| group.word()).collect()
+    Suite::ALL.iter().map(|suite| suite.name().to_owned()).collect()
 }
 
 /// A run that is under way, or was.
@@ -26,6 +32,27 @@ pub(crate) struct Run {
     /// "running", "done", or what went wrong.
     pub(crate) state: String,
     pub(crate) seconds: f64,
+    /// Where it is, while it runs.
+    pub(crate) going: Option<Going>,
+}
+
+/// Where a run is, as its process says.
+type Place = Arc<Mutex<Option<Going>>>;
+
+fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads what a run says of itself until it ends.
+fn follow(out: ChildStdout, place: Place) {
+    let read = move || {
+        for line in BufReader::new(out).lines().map_while(Result::ok) {
+            if let Ok(going) = serde_json::from_str(&line) {
+                *locked(&place) = Some(going);
+            }
+        }
+    };
+    let _ = thread::Builder::new().name("millrace-follow".to_owned()).spawn(read); // else nothing is shown of it
 }
 
 #[derive(Default)]
@@ -33,6 +60,7 @@ struct Current {
     run: Option<Run>,
     started: Option<Instant>,
     child: Option<Child>,
+    place: Place,
 }
 
 /// All runs. One at a time: two would disturb each other.
@@ -47,38 +75,38 @@ impl Default for Runs {
     }
 }
 
-fn lock(current: &Mutex<Current>) -> MutexGuard<'_, Current> {
-    current.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Runs {
     pub(crate) fn start(&self, group: &str) -> Result<Run, String> {
         if !groups().iter().any(|known| known == group) {
             return Err(format!("there is no group {group:?}; there is {}", groups().join(", ")));
         }
-        let mut current = lock(&self.current);
+        let mut current = locked(&self.current);
         if current.run.as_ref().is_some_and(|run| run.state == "running") {
             return Err("a benchmark is running; two would disturb each other".to_owned());
         }
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let name = format!("{group}-{seconds}");
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
-        let child = Command::new(program)
-            .args(["bench", group, "--quick", "--save", &name])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
+        let mut child = Command::new(program)
+            .args(["bench", group, "--quick", "--follow", "--save", &name])
+            .stdin(Stdio::piped()) // it ends with this one
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| format!("the benchmark cannot be started: {error}"))?;
-        let run = Run { name, group: group.to_owned(), state: "running".to_owned(), seconds: 0.0 };
-        *current = Current { run: Some(run.clone()), started: Some(Instant::now()), child: Some(child) };
+        let place = Place::default();
+        if let Some(out) = child.stdout.take() {
+            follow(out, place.clone());
+        }
+        let run = Run { name, group: group.to_owned(), state: "running".to_owned(), seconds: 0.0, going: None };
+        *current = Current { run: Some(run.clone()), started: Some(Instant::now()), child: Some(child), place };
         Ok(run)
     }
 
     /// The run of this moment, or the last one.
     pub(crate) fn current(&self) -> Option<Run> {
-        let mut current = lock(&self.current);
-        let Current { run, started, child } = &mut *current;
+        let mut current = locked(&self.current);
+        let Current { run, started, child, place } = &mut *current;
         let run = run.as_mut()?;
         if let Some(process) = child {
             run.seconds = started.map_or(0.0, |started| started.elapsed().as_secs_f64());
@@ -89,12 +117,13 @@ impl Runs {
                 Err(error) => (run.state, *child) = (format!("lost: {error}"), None),
             }
         }
+        run.going = child.is_some().then(|| locked(place).clone()).flatten();
         Some(run.clone())
     }
 
     /// Ends the run of this moment.
     pub(crate) fn stop(&self) {
-        if let Some(child) = &mut lock(&self.current).child {
+        if let Some(child) = &mut locked(&self.current).child {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -103,6 +132,13 @@ impl Runs {
     /// The names of all reports, the newest first.
     pub(crate) fn reports(&self) -> Vec<String> {
         self.history.names()
+    }
+
+    /// The page about a report, if there is one of this name.
+    pub(crate) fn page(&self, name: &str) -> Result<String, String> {
+        let report = self.report(name)?;
+        let history = html::earlier(&self.history, &report, Some(name));
+        Ok(Page { report: &report, name: Some(name), baseline: None, history }.to_html())
     }
 
     /// A report, if there is one of this name.

@@ -24,10 +24,12 @@ use millrace::{
 use crate::{
     Result,
     commands::Progress,
+    devices,
     groups::{self, Group},
     measure::{Metric, Side, each_timed},
     raw_wgpu::{Raw, Waiting},
     report::Report,
+    suites::Listed,
 };
 
 /// How much is measured.
@@ -87,6 +89,12 @@ pub fn group_names() -> Vec<&'static str> {
     groups(&Effort::quick()).iter().map(|group| group.name).collect()
 }
 
+/// Its groups as a list shows them. The CPU is there to be compared with: none of them makes sense without a GPU.
+pub(crate) fn listed() -> Vec<Listed> {
+    let listed = groups(&Effort::quick()).iter().map(Group::listed).collect::<Vec<_>>();
+    listed.into_iter().map(|group| Listed { devices: vec!["gpu"], ..group }).collect()
+}
+
 fn groups(effort: &Effort) -> Vec<Group> {
     let sizes = |all: &[usize], most: usize| -> Vec<usize> {
         all.iter().copied().filter(|size| !effort.small || *size <= most).collect()
@@ -109,15 +117,20 @@ fn groups(effort: &Effort) -> Vec<Group> {
     let reduce = cases(sizes(&elements, 1 << 20), Task::Sum);
     let grown = vec![uploads("millrace", effort, || Context::open("gpu")), uploads("millrace-staged", effort, staged)];
     vec![
-        compared("empty_launch", effort, vec![(String::new(), Task::Empty)], targets::empty_launch),
-        compared("gpu_batch_processing", effort, batch, targets::batch),
-        compared("upload", effort, up, targets::transfer),
-        compared("download", effort, down, targets::transfer),
-        compared("unary_ops", effort, unary, targets::operation),
-        compared("binary_ops", effort, binary, targets::operation),
-        compared("reduce_ops", effort, reduce, targets::operation),
-        compared("matmul", effort, matrices, targets::operation),
-        Group::new("uploads_memory", grown, targets::memory),
+        compared("empty_launch", effort, vec![(String::new(), Task::Empty)], targets::empty_launch)
+            .about("A launch that does nothing, until the host knows that it is done."),
+        compared("gpu_batch_processing", effort, batch, targets::batch)
+            .about("Twenty small operations waited for together, against one as large as all of them."),
+        compared("upload", effort, up, targets::transfer)
+            .about("Bytes to the device, over when their last word came back from there."),
+        compared("download", effort, down, targets::transfer)
+            .about("Bytes from the device, over when a byte of every page was read."),
+        compared("unary_ops", effort, unary, targets::operation).about("max(x, 0) over arrays of several sizes."),
+        compared("binary_ops", effort, binary, targets::operation).about("a + b over arrays of several sizes."),
+        compared("reduce_ops", effort, reduce, targets::operation).about("The sum of arrays of several sizes."),
+        compared("matmul", effort, matrices, targets::operation).about("Products of square matrices."),
+        Group::new("uploads_memory", grown, targets::memory)
+            .about("How much the process grows during many uploads of a megabyte, after the first hundred."),
     ]
 }
 
@@ -174,7 +187,7 @@ fn compared(name: &'static str, effort: &Effort, cases: Cases, judge: groups::Ju
 /// What the device that `gpu` means is called, if there is one: with this name it can be opened by hand, too.
 pub fn adapter_name() -> Option<String> {
     let provider = GpuProvider::default();
-    let id = provider.find("gpu")?;
+    let id = provider.find(devices::id("gpu"))?;
     provider.list().into_iter().find(|found| found.id == id).map(|found| found.name)
 }
 
@@ -206,5 +219,5 @@ fn uploads(name: &str, effort: &Effort, open: fn() -> Result<Context>) -> Side {
 /// The GPU device, with staging also where host and device share their memory.
 fn staged() -> Result<Context> {
     let provider = GpuProvider::with_transfers(Transfers::Staged);
-    Context::of(Runtime::new(vec![Box::new(provider)]).open("gpu")?)
+    Context::of(Runtime::new(vec![Box::new(provider)]).open(devices::id("gpu"))?)
 }

@@ -13,7 +13,7 @@ use super::{
     task::{Payloads, arrived, brought},
 };
 use crate::{
-    Error, Result,
+    Error, Result, devices,
     raw_wgpu::{RELU, touch},
 };
 
@@ -47,7 +47,7 @@ impl std::fmt::Display for Idle {
 impl Context {
     /// Opens a device by its id or kind.
     pub fn open(device: &str) -> Result<Self> {
-        Self::of(millrace::runtime().open_with(device, DeviceOptions::default().timeout(TIMEOUT))?)
+        Self::of(millrace::runtime().open_with(devices::id(device), DeviceOptions::default().timeout(TIMEOUT))?)
     }
 
     /// A context on a device that was just opened.

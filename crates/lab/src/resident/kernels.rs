@@ -8,7 +8,7 @@ use millrace::{
     resident::{self, Handler, Launch, LaunchOptions, Message, Resident, Scope, Status},
 };
 
-use crate::{Error, Result, measure::guarded};
+use crate::{Error, Result, devices, measure::guarded};
 use std::time::{Duration, Instant};
 
 /// How long any wait of a measurement may last.
@@ -311,7 +311,7 @@ pub fn check_field(mut command: impl FnMut(Command) -> Result<()>, read: impl Fn
 
 /// A fresh context on a device, and a kernel that is active there.
 pub fn launched<H: Handler>(device: &str, handler: H, options: LaunchOptions) -> Result<(Device, Resident<H>)> {
-    let device = millrace::runtime().open(device)?;
+    let device = devices::open(device)?;
     let kernel = device.launch(handler, options)?;
     kernel.wait_for(Status::Active, Instant::now() + PATIENCE)?;
     Ok((device, kernel))
@@ -338,15 +338,15 @@ pub fn until_handled<H: Handler>(kernel: &Resident<H>, messages: u64) -> Result<
 
 /// The kinds of devices on which kernels can be resident here. One that says that it cannot is left out; one that fails
 /// otherwise is kept, so that the failure shows.
-pub fn devices() -> Vec<&'static str> {
+pub fn residential() -> Vec<&'static str> {
     let lives = |id: &'static str| {
         let tried = guarded(6 * PATIENCE, move || {
-            let device = millrace::runtime().open(id).ok()?;
+            let device = devices::open(id).ok()?;
             Some(device.launch(Adder, LaunchOptions::default()).map(drop))
         });
         !matches!(tried, Ok(None | Some(Err(resident::Error::NoImplementation { .. }))))
     };
-    ["cpu", "gpu"].into_iter().filter(|id| lives(id)).collect()
+    ["cpu", "gpu"].into_iter().filter(|id| devices::chosen().has(id) && lives(id)).collect()
 }
 
 /// What a side is called on a device: those on the CPU just so.

@@ -28,14 +28,16 @@ use millrace::{
 use crate::{
     Error, Message, Result,
     commands::Progress,
+    devices,
     groups::{self, Group},
     measure::{Metric, Side, batch_timed, each_timed, warm_up},
     peers::{Crossbeam, Kanal, Link, Millrace, MutexCondvar, Std, TokioMpsc},
     report::Report,
+    suites::Listed,
     workloads::{Alone, CAPACITY, contend},
 };
 use kernels::{
-    Adder, Command, INJECT, PAIR, PATIENCE, Taker, check_sum, device_of, devices, launched, side_on, until_handled,
+    Adder, Command, INJECT, PAIR, PATIENCE, Taker, check_sum, device_of, launched, residential, side_on, until_handled,
 };
 
 /// How much is measured.
@@ -79,8 +81,13 @@ impl Effort {
 /// ```
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
     // Looking for devices takes a while, and is not needed for everything.
-    let on = if WITH_KERNELS.iter().any(|name| wanted(name)) { devices() } else { vec!["cpu"] };
+    let on = if WITH_KERNELS.iter().any(|name| wanted(name)) { residential() } else { vec!["cpu"] };
     groups::run(groups(effort, &on), effort.rounds, effort.timeout, wanted, progress)
+}
+
+/// Its groups as a list shows them.
+pub(crate) fn listed() -> Vec<Listed> {
+    groups(&Effort::quick(), &["cpu", "gpu"]).iter().map(Group::listed).collect()
 }
 
 /// The names of all groups, in the order they are measured.
@@ -119,16 +126,51 @@ fn groups(effort: &Effort, on: &[&'static str]) -> Vec<Group> {
     let mut round_trips = per_device(round_trip);
     round_trips.extend(actors::sides(effort));
     let [kernel_round_trip, inject, query_state, startup] = WITH_KERNELS;
-    let group = |name, sides, judge| Group::new(name, sides, judge).on(device_of);
+    let group = |name, about, sides, judge| Group::new(name, sides, judge).on(device_of).about(about);
     vec![
-        group("serialization", archives::sides(effort), targets::serialization),
-        group("allocation", allocation, targets::allocation),
-        group("queue_alone", alone, targets::queue),
-        group("queue_contended_4_threads", contended, targets::queue),
-        group(kernel_round_trip, round_trips, targets::round_trip),
-        group(inject, per_device(injected), targets::inject),
-        group(query_state, per_device(queried), targets::query_state),
-        group(startup, per_device(started), targets::startup),
+        group(
+            "serialization",
+            "Writing a message in place, checking one, and reading a field of it.",
+            archives::sides(effort),
+            targets::serialization,
+        ),
+        group(
+            "allocation",
+            "Four kilobytes from the pool and back, next to malloc and to the system itself.",
+            allocation,
+            targets::allocation,
+        ),
+        group("queue_alone", "A message in and out again, on one thread.", alone, targets::queue),
+        group(
+            "queue_contended_4_threads",
+            "Four threads send to one; nanoseconds per message.",
+            contended,
+            targets::queue,
+        ),
+        group(
+            kernel_round_trip,
+            "A question to a kernel that stays, until its answer is there and checked.",
+            round_trips,
+            targets::round_trip,
+        ),
+        group(
+            inject,
+            "What sending costs the sender; everything is acknowledged before the next burst.",
+            per_device(injected),
+            targets::inject,
+        ),
+        group(
+            query_state,
+            "Looking at telemetry, while nothing happens and while the kernel is busy.",
+            per_device(queried),
+            targets::query_state,
+        ),
+        group(
+            startup,
+            "From nothing to a kernel that runs, and to its first answer.",
+            per_device(started),
+            targets::startup,
+        ),
     ]
 }
 
@@ -292,7 +334,7 @@ fn started(effort: &Effort, device: &'static str) -> Result<Vec<Metric>> {
     for _ in 0..effort.runs {
         let start = Instant::now();
         let runtime = if device == "cpu" { Runtime::new(vec![Box::new(CpuProvider)]) } else { millrace::runtime() };
-        let adder = runtime.open(device)?.launch(Adder, LaunchOptions::default())?;
+        let adder = devices::open_in(&runtime, device)?.launch(Adder, LaunchOptions::default())?;
         adder.wait_for(Status::Active, Instant::now() + PATIENCE)?;
         running.push(start.elapsed().as_nanos() as f64);
         check_sum(adder.ask(PAIR)?.value)?;

@@ -20,8 +20,6 @@ pub(super) fn serialization(rows: &mut [Row]) {
             conditions.at_most("p50", median, copy.map(|ns| ns + 30.0), "30 ns beyond copying the floats");
         } else if case.starts_with("access") {
             conditions.at_most("p50", median, Some(2.0), "in place");
-        } else {
-            conditions.at_most("p50", median, Some(30.0), "seed");
         }
         conditions
     });
@@ -30,7 +28,6 @@ pub(super) fn serialization(rows: &mut [Row]) {
 pub(super) fn allocation(rows: &mut [Row]) {
     judge(rows, |rows, _, median| {
         let mut conditions = Conditions::default();
-        conditions.at_most("p50", median, Some(50.0), "a hit");
         conditions.at_most("p50", median, value_of(rows, "direct/4KiB").map(|ns| ns / 10.0), "a tenth of direct");
         conditions
     });
@@ -59,7 +56,6 @@ pub(super) fn round_trip(rows: &mut [Row]) {
             if let Some((best, name)) = fastest(rows, is_actor) {
                 conditions.at_most("p50", median, Some(best), &format!("{name}, the fastest actor"));
             }
-            conditions.at_most("p50", median, Some(500e3), "seed");
         } else {
             conditions.at_most("p50", median, Some(1000.0), "while active");
         }

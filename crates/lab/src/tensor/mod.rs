@@ -1,6 +1,7 @@
 //! The groups of `millrace bench tensor`: operations on the CPU device next to the libraries that do nothing else, and
 //! next to what the machine's memory allows.
 
+mod about;
 mod conv;
 mod fourier;
 mod int8;
@@ -22,6 +23,7 @@ use crate::{
     measure::{Metric, Side, batch_timed, each_timed, warm_up},
     report::Report,
 };
+pub(crate) use about::about;
 use products::{Library, Product};
 
 /// Measures all groups that `wanted` says yes to, the sides in turns, and sets the targets.

@@ -438,13 +438,22 @@ async function refreshBench() {
   if ($("bench").hidden) return;
   const { groups, current, reports } = await api("/api/bench");
   if (!$("group").children.length) $("group").replaceChildren(...groups.map((group) => element("option", group)));
-  $("run").textContent = current ? `${current.group}: ${current.state}, ${current.seconds.toFixed(0)} s` : "";
+  const going = current?.going;
+  let text = current ? `${current.group}: ${current.state}, ${current.seconds.toFixed(0)} s` : "";
+  if (going) {
+    text += `; group ${going.groups_done + 1} of ${going.groups}, ${going.group}: ${going.side}, turn ${going.done + 1} of ${going.total}`;
+    if (going.left !== null) text += `, about ${Math.ceil(going.left)} s left`;
+    $("run-progress").value = (going.groups_done + going.done / Math.max(going.total, 1)) / going.groups;
+  }
+  $("run").textContent = text;
+  $("run-progress").hidden = !going;
   if ($("reports").children.length !== reports.length) {
     $("reports").replaceChildren(...reports.map((name) => {
       const item = element("li");
       const button = element("button", name, { type: "button" });
       button.addEventListener("click", () => report(name));
-      item.append(button);
+      const link = element("a", "full report", { href: `/report/${encodeURIComponent(name)}${query}`, target: "_blank" });
+      item.append(button, " ", link);
       return item;
     }));
     if (current?.state === "done" && reports[0] === current.name) report(current.name);
