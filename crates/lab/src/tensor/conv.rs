@@ -128,14 +128,14 @@ pub(super) fn sides(effort: &Effort) -> Vec<Side> {
         let (effort, cases) = (effort.clone(), cases.clone());
         Side::new("millrace", move || {
             let context = context(millrace::cpu::CpuInfo::get().cores)?;
-            let metrics = cases.iter().map(|case| Ok(ours(&effort, &context, *case)?.0)).collect();
+            let metrics = cases.iter().map(|case| ours(&effort, &context, *case).map(|(metric, _)| metric)).collect();
             context.finish()?;
             metrics
         })
     };
     let effort = effort.clone();
-    let theirs = move || cases.iter().map(|case| Ok(theirs(&effort, *case)?.0)).collect();
-    vec![ours, Side::new("candle", theirs)]
+    let all = move || cases.iter().map(|case| theirs(&effort, *case).map(|(metric, _)| metric)).collect();
+    vec![ours, Side::new("candle", all)]
 }
 
 fn timed(effort: &Effort, case: Case, mut run: impl FnMut() -> Result<()>) -> Result<Metric> {
