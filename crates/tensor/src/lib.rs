@@ -7,7 +7,7 @@
 //! This room knows operations and no hardware: a family of operations is a folder of [`ops`](self) with its shapes and
 //! checks, its code for the CPU and its WGSL. It validates everything that a user can get wrong; what it hands to
 //! `millrace-core` is checked there once more. Its `unsafe` code is the vector code of [`cpu`](self), the call of the
-//! matrix multiplication, and the lines of Fourier transforms that threads share.
+//! matrix multiplication, and what threads share: the lines of Fourier transforms and the states of recurrent networks.
 //!
 //! ```
 //! use millrace::tensor::Tensors;
