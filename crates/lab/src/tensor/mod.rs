@@ -4,6 +4,7 @@
 mod fourier;
 mod limits;
 mod products;
+mod recurrent;
 mod sparse;
 mod targets;
 
@@ -70,6 +71,7 @@ fn groups(effort: &Effort) -> Vec<Group> {
         group("sparse_convert", sparse::conversions(effort), targets::sparse_convert),
         group("sparse_product", sparse_products, targets::sparse_product),
         group("fft", fourier::sides(effort), targets::fft),
+        group("rnn", recurrent::sides(effort), targets::none),
     ]
 }
 
