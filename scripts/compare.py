@@ -128,8 +128,21 @@ def transforms():
             yield "fft", f"torch/{case}", "us", 1e6 * median(lambda: tensor(tx, dim=over))
 
 
+def recurrent():
+    if torch is None:
+        return
+    steps, features, hidden = 64, 128, 256
+    for cell, kind in (("lstm", torch.nn.LSTM), ("gru", torch.nn.GRU)):
+        for form, layers in (("", 1), ("-2-layers-both", 2)):
+            network = kind(features, hidden, num_layers=layers, bidirectional=layers == 2, batch_first=True).eval()
+            for batch in (4, 32):
+                x = torch.from_numpy(arrays(batch * steps * features).reshape(batch, steps, features))
+                with torch.no_grad():
+                    yield "rnn", f"torch/{cell}{form}-batch-{batch}", "us", 1e6 * median(lambda: network(x))
+
+
 def measure(group, path):
-    rows = {"matmul_all_threads": products, "sparse": sparse, "fft": transforms}.get(group)
+    rows = {"matmul_all_threads": products, "sparse": sparse, "fft": transforms, "rnn": recurrent}.get(group)
     rows = list(rows() if rows else elementwise(group))
     with open(path, "w") as file:
         json.dump([{"group": g, "id": i, "unit": u, "p50": v} for g, i, u, v in rows], file)

@@ -7,8 +7,8 @@
 //! This room knows operations and no hardware: a family of operations is a folder of [`ops`](self) with its shapes and
 //! checks, its code for the CPU and its WGSL. It validates everything that a user can get wrong; what it hands to
 //! `millrace-core` is checked there once more. Its `unsafe` code is the vector code of [`cpu`](self), the call of the
-//! matrix multiplication, the lines of Fourier transforms that threads share, the tiles of convolutions, and the products of
-//! eight bits.
+//! matrix multiplication, the products of eight bits, and what threads share: the lines of Fourier transforms, the tiles of
+//! convolutions and the states of recurrent networks.
 //!
 //! ```
 //! use millrace::tensor::Tensors;

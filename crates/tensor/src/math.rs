@@ -116,8 +116,11 @@ pub(crate) fn tanh(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
     let z = exp(-x.abs()); // at most one: nothing overflows
-    let top = if x < 0.0 { z } else { 1.0 };
-    top / (1.0 + z)
+    let (top, bottom) = (if x < 0.0 { z } else { 1.0 }, 1.0 + z);
+    let y = top / bottom;
+    // What rounding took from the divisor, about divided by it.
+    let rest = (z - (bottom - 1.0)) * bottom.mul_add(-0.5, 1.457);
+    y.mul_add(-rest, y)
 }
 
 /// Beyond this, [`sin`] and [`cos`] lose digits.

@@ -95,7 +95,7 @@ const FUNCTIONS: [Function; 9] = [
         name: "gelu",
         run: Tensor::gelu,
         truth: gelu,
-        ulps: 6.0,
+        ulps: 16.0,
         distance: 0.0,
         critical: &[(-14.5, -1.3), (-1.5, 4.0)],
     },

@@ -7,6 +7,7 @@ mod fourier;
 mod int8;
 mod limits;
 mod products;
+mod recurrent;
 mod sparse;
 mod targets;
 
@@ -76,6 +77,7 @@ fn groups(effort: &Effort) -> Vec<Group> {
         group("fft", fourier::sides(effort), targets::fft),
         group("int8", int8::sides(effort), targets::int8),
         group("conv", conv::sides(effort), conv::target),
+        group("rnn", recurrent::sides(effort), targets::none),
     ]
 }
 

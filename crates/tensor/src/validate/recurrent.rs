@@ -13,7 +13,10 @@ const TOLERANCE: f64 = 5e-6;
 
 const UNIT: Domain = Domain { range: (-1.0, 1.0), huge: false };
 
-const CELLS: [(&str, fn(usize, usize) -> Recurrent); 4] = [
+/// A network of so many inputs and hidden units.
+type Make = fn(usize, usize) -> Recurrent;
+
+const CELLS: [(&str, Make); 4] = [
     ("rnn_tanh", |input, hidden| Recurrent::vanilla(input, hidden, Nonlinearity::Tanh)),
     ("rnn_relu", |input, hidden| Recurrent::vanilla(input, hidden, Nonlinearity::Relu)),
     ("gru", Recurrent::gru),

@@ -105,7 +105,7 @@ struct Layer<'a> {
 
 fn run(launch: &mut Launched<'_>, cell: Cell) {
     let params = launch.params::<Params>();
-    let before = |input: &'_ [f32], from: u32| (params.has_initial != 0).then(|| from as usize..input.len());
+    let before = |input: &'_ [f32], from: u32| (params.has_initial != 0).then_some(from as usize..input.len());
     let (given, weights, hidden_before) =
         (launch.input::<f32>(0), launch.input::<f32>(1), launch.input::<f32>(2));
     let hidden_before = before(hidden_before, params.hidden_from).map(|range| &hidden_before[range]);
@@ -450,6 +450,7 @@ impl Work<'_> {
 
 /// Into `sums`, a panel times the states of `R` sequences. States that are empty are zeros.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "loops of a known length over registers")]
 fn multiply<S: Simd, const V: usize, const R: usize>(
     simd: S,
     panel: &[f32],
