@@ -360,11 +360,11 @@ fn the_page_works_in_a_browser() {
     // A benchmark runs, is followed, and has a report.
     browser.press("#tab-bench", 0, 0);
     browser.wait("the groups", "document.getElementById('group').options.length > 5");
-    browser.choose("group", "throughput");
+    browser.choose("group", "around");
     browser.press("#start button", 0, 0);
     browser.wait("its progress", "document.getElementById('run').textContent.includes('turn')");
     browser.wait("its end", "document.getElementById('run').textContent.includes('done')");
-    browser.wait("its rows", "document.querySelector('#report table caption')?.textContent.includes('throughput-')");
+    browser.wait("its rows", "document.querySelector('#report table caption')?.textContent.includes('around-')");
     let link = browser.run("return document.querySelector('#reports a').href;").as_str().unwrap().to_owned();
     browser.tell("url", json!({ "url": link }));
     browser.wait("the page of the report", "document.querySelectorAll('.card .row svg').length > 2");

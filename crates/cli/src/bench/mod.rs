@@ -109,7 +109,10 @@ pub(crate) fn bench(options: &Options) -> Result<(), Failure> {
         history.path(name)?;
     }
     let before = options.baseline.as_deref().map(|name| history.load(name)).transpose()?;
-    let another = before.as_ref().and_then(|before| differs(&Machine::now(), &before.machine));
+    let another = before.as_ref().and_then(|before| {
+        let driver = before.machine.driver.as_ref().and_then(|_| driver("gpu"));
+        differs(&Machine { driver, ..Machine::now() }, &before.machine)
+    });
     if let (Some(why), false) = (&another, options.force) {
         return Err(Failure::Failed(format!("the baseline is of {why}; --force compares all the same")));
     }
