@@ -16,7 +16,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use millrace::{
     cpu::CpuInfo,
     tensor::{
-        Conv, Recurrent, Simd, Tensor, Tensors,
+        Conv, Recurrent, Simd, Tensors,
         tune::{Op, Tuner},
     },
 };
@@ -180,13 +180,16 @@ fn convolution(c: &mut Criterion) {
             for algorithm in conv.candidates(&x, &weight).expect(FINE) {
                 run(format!("{name}/millrace-{algorithm}"), &conv.clone().algorithm(algorithm), &mut group);
             }
-            let numbers = |t: &Tensor| t.to_vec::<f32>().expect(FINE);
-            let on = &candle_core::Device::Cpu;
-            let input = candle_core::Tensor::from_vec(numbers(&x), x.shape(), on).expect(FINE);
-            let filter = candle_core::Tensor::from_vec(numbers(&weight), weight.shape(), on).expect(FINE);
-            group.bench_function(BenchmarkId::new(format!("{name}/candle"), batch), |bencher| {
-                bencher.iter(|| input.conv2d(&filter, kernel / 2, stride, 1, groups).expect(FINE));
-            });
+            #[cfg(feature = "candle")]
+            {
+                let numbers = |t: &millrace::tensor::Tensor| t.to_vec::<f32>().expect(FINE);
+                let on = &candle_core::Device::Cpu;
+                let input = candle_core::Tensor::from_vec(numbers(&x), x.shape(), on).expect(FINE);
+                let filter = candle_core::Tensor::from_vec(numbers(&weight), weight.shape(), on).expect(FINE);
+                group.bench_function(BenchmarkId::new(format!("{name}/candle"), batch), |bencher| {
+                    bencher.iter(|| input.conv2d(&filter, kernel / 2, stride, 1, groups).expect(FINE));
+                });
+            }
         }
     }
     group.finish();

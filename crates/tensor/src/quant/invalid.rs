@@ -84,30 +84,4 @@ pub enum Invalid {
         /// As many as fit for certain.
         limit: usize,
     },
-    /// Groups that do not divide channels.
-    #[error("conv: {channels} channels cannot be divided into {groups} groups")]
-    Groups {
-        /// How many groups.
-        groups: usize,
-        /// Channels of the input, or of the output.
-        channels: usize,
-    },
-    /// A step of zero.
-    #[error("conv: {what} along axis {axis} is zero")]
-    Zero {
-        /// Stride, dilation, or size of the kernel.
-        what: &'static str,
-        /// Which of the axes that the kernel moves along.
-        axis: usize,
-    },
-    /// A kernel that does not fit into its input.
-    #[error("conv: a kernel that covers {kernel} does not fit into {input} of axis {axis}, padding included")]
-    Kernel {
-        /// What the kernel covers, dilation included.
-        kernel: usize,
-        /// The input's length with its padding.
-        input: usize,
-        /// Which of the axes that the kernel moves along.
-        axis: usize,
-    },
 }

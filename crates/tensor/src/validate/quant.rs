@@ -5,7 +5,7 @@ use super::{
     reference::{Array, Expected},
     sample::{Case, Domain, Random},
 };
-use crate::{DType, Quantized, Result, Tensor, Tensors, quant::Parameters};
+use crate::{Conv, DType, Quantized, Result, Tensor, Tensors, quant::Parameters};
 
 /// A whole number times two scales.
 const SCALED: f64 = 1.5e-7;
@@ -71,7 +71,7 @@ pub(super) fn products(run: &mut Run<'_>) -> Result<()> {
         let x_scaled = Array { shape: shape.to_vec(), data };
         let size =
             format!("random 2x{channels}x{side}x{side}, {filters}x{channels}x{kernel}x{kernel} s{stride} p{padding}");
-        let got = x.conv(&w, &[stride; 2], &[padding; 2], &[1; 2], 1);
+        let got = x.conv(&w, &Conv::new().stride(stride).padding(padding));
         run.compare("int8 conv", size, SCALED, got, &convolved(&x_scaled, &w_scaled, stride, padding))?;
     }
     Ok(())

@@ -86,12 +86,13 @@ proptest! {
         let of_w = if apart { per_channel(seed, groups * filters, 0) } else { per_tensor(0.125, w_zero) };
         let conv = Conv { x: &x, x_shape: &x_shape, w: &w, w_shape: &w_shape, stride: &stride, padding: &padding, dilation: &dilation, groups };
         let (shape, want) = conv.naive(&of_x, &of_w);
+        let settings = millrace::tensor::Conv::new().groups(groups).stride(&stride[..]).padding(&padding[..]).dilation(&dilation[..]);
         for tensors in places() {
             let x = tensors.quantized(&x, &x_shape, &of_x).unwrap();
             let w = tensors.quantized(&w, &w_shape, &of_w).unwrap();
             for _ in 0..2 {
                 // Once more with the weights that were kept.
-                let y = x.conv(&w, &stride, &padding, &dilation, groups).unwrap();
+                let y = x.conv(&w, &settings).unwrap();
                 assert_eq!(y.shape(), &shape[..]);
                 assert_eq!(y.to_vec::<f32>().unwrap(), want);
             }
@@ -251,7 +252,7 @@ fn operations_take_one_launch_once_weights_are_arranged() {
         // A convolution unfolds and multiplies; weights whose lines have gaps are put together once.
         let images = tensors.rand(&[2, 4, 9, 9], 3).unwrap().quantize(&symmetric).unwrap();
         let filters = tensors.quantized(&bytes(1, 6 * 4 * 9), &[6, 4, 3, 3], &symmetric).unwrap();
-        let conv = || images.conv(&filters, &[1, 1], &[1, 1], &[1, 1], 1).unwrap();
+        let conv = || images.conv(&filters, &millrace::tensor::Conv::new().padding(1)).unwrap();
         assert_eq!(counted(&tensors, conv), [3, 0, 0, 0]);
         assert_eq!(counted(&tensors, conv), [2, 0, 0, 0]);
     }

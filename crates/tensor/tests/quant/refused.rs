@@ -1,7 +1,7 @@
 //! Bad input, and what it is answered with.
 
 use millrace::tensor::{
-    Error, Quantized, Tensors,
+    Algorithm, Conv, Error, Quantized, Tensors,
     quant::{Invalid, Parameters},
 };
 
@@ -83,42 +83,37 @@ fn convolutions_that_cannot_be_are_refused() {
         let of =
             |shape: &[usize]| tensors.quantized(&vec![1; shape.iter().product()], shape, &per_tensor(1.0, 0)).unwrap();
         let (x, w) = (of(&[1, 4, 5, 5]), of(&[4, 2, 3, 3]));
-        let conv = |w: &Quantized, stride: &[usize], padding: &[usize], dilation: &[usize], groups: usize| {
-            x.conv(w, stride, padding, dilation, groups).map(|y| y.shape().to_vec())
+        let usual = Conv::new().groups(2);
+        let conv = |w: &Quantized, conv: &Conv| x.conv(w, conv).map(|y| y.shape().to_vec());
+        assert_eq!(conv(&w, &usual).unwrap(), [1, 4, 3, 3]);
+        let refused = |w: &Quantized, settings: Conv, why: &str| {
+            let error = conv(w, &settings).unwrap_err().to_string();
+            assert!(error.contains(why), "{settings:?}: {error}");
         };
-        assert_eq!(conv(&w, &[1, 1], &[0, 0], &[1, 1], 2).unwrap(), [1, 4, 3, 3]);
-        let quant = |result: Result<Vec<usize>, Error>| match result.unwrap_err() {
-            Error::Quant(invalid) => invalid,
-            other => panic!("{other}"),
-        };
-        let one = [1, 1];
-        assert_eq!(quant(conv(&w, &one, &[0, 0], &one, 3)), Invalid::Groups { groups: 3, channels: 4 });
-        assert_eq!(quant(conv(&w, &one, &[0, 0], &one, 0)), Invalid::Groups { groups: 0, channels: 4 });
-        assert_eq!(quant(conv(&of(&[5, 2, 3, 3]), &one, &[0, 0], &one, 2)), Invalid::Groups { groups: 2, channels: 5 });
-        assert!(matches!(conv(&w, &one, &[0, 0], &one, 1), Err(Error::Shapes { .. })), "channels of a group");
-        assert!(matches!(conv(&of(&[4, 2, 3]), &one, &[0, 0], &one, 2), Err(Error::Shapes { .. })));
-        assert!(matches!(conv(&of(&[4, 2]), &[], &[], &[], 2), Err(Error::Shapes { .. })));
-        assert_eq!(quant(conv(&w, &[1, 0], &[0, 0], &one, 2)), Invalid::Zero { what: "stride", axis: 1 });
-        assert_eq!(quant(conv(&w, &one, &[0, 0], &[0, 1], 2)), Invalid::Zero { what: "dilation", axis: 0 });
-        assert_eq!(
-            quant(conv(&of(&[4, 2, 0, 3]), &one, &one, &one, 2)),
-            Invalid::Zero { what: "kernel size", axis: 0 }
-        );
-        assert_eq!(quant(conv(&w, &[1], &[0, 0], &one, 2)), Invalid::Length { what: "strides", given: 1, expected: 2 });
-        assert_eq!(
-            quant(conv(&of(&[4, 2, 3, 6]), &one, &[0, 0], &one, 2)),
-            Invalid::Kernel { kernel: 6, input: 5, axis: 1 }
-        );
-        assert_eq!(quant(conv(&w, &one, &[0, 0], &[3, 1], 2)), Invalid::Kernel { kernel: 7, input: 5, axis: 0 });
-        assert!(conv(&w, &one, &[0, usize::MAX], &one, 2).is_err());
-        assert!(conv(&w, &one, &[0, 0], &[1, usize::MAX], 2).is_err());
-        assert_eq!(conv(&w, &[usize::MAX, 1], &[0, 0], &one, 2).unwrap(), [1, 4, 1, 3]);
+        let (groups, larger) = ("groups have to divide channels and filters", "larger than the input");
+        refused(&w, usual.clone().groups(3), groups);
+        refused(&w, usual.clone().groups(0), "groups 0 have to be at least one");
+        refused(&of(&[5, 2, 3, 3]), usual.clone(), groups);
+        refused(&w, usual.clone().groups(1), groups);
+        refused(&of(&[4, 2, 3]), usual.clone(), "as many axes");
+        refused(&of(&[4, 2]), usual.clone(), "as many axes");
+        refused(&w, usual.clone().stride([1, 0]), "stride [1, 0] has to be at least one");
+        refused(&w, usual.clone().dilation([0, 1]), "dilation [0, 1] has to be at least one");
+        refused(&of(&[4, 2, 0, 3]), usual.clone().padding(1), "has length zero");
+        refused(&w, usual.clone().stride([1, 1, 1]), "one number, or one for each axis");
+        refused(&of(&[4, 2, 3, 6]), usual.clone(), larger);
+        refused(&w, usual.clone().dilation([3, 1]), larger);
+        refused(&w, usual.clone().output_padding(1), "for transposed");
+        refused(&w, usual.clone().algorithm(Algorithm::Winograd), "winograd does not convolve numbers in eight bits");
+        assert!(conv(&w, &usual.clone().padding([0, usize::MAX])).is_err());
+        assert!(conv(&w, &usual.clone().dilation([1, usize::MAX])).is_err());
+        assert_eq!(conv(&w, &usual.clone().stride([usize::MAX, 1])).unwrap(), [1, 4, 1, 3]);
         let apart = tensors.quantized(&[1; 100], &[1, 4, 5, 5], &per_channel(1, 4, 1)).unwrap();
-        assert!(matches!(apart.conv(&w, &one, &one, &one, 2), Err(Error::Quant(Invalid::Axis { axis: 1, .. }))));
+        assert!(matches!(apart.conv(&w, &usual), Err(Error::Quant(Invalid::Axis { axis: 1, .. }))));
         let apart = tensors.quantized(&[1; 72], &[4, 2, 3, 3], &per_channel(1, 2, 1)).unwrap();
-        assert!(matches!(x.conv(&apart, &one, &one, &one, 2), Err(Error::Quant(Invalid::Axis { axis: 1, .. }))));
+        assert!(matches!(x.conv(&apart, &usual), Err(Error::Quant(Invalid::Axis { axis: 1, .. }))));
         // No images are no error.
-        assert_eq!(of(&[0, 4, 5, 5]).conv(&w, &one, &[0, 0], &one, 2).unwrap().shape(), [0, 4, 3, 3]);
+        assert_eq!(of(&[0, 4, 5, 5]).conv(&w, &usual).unwrap().shape(), [0, 4, 3, 3]);
     }
 }
 

@@ -194,6 +194,11 @@ impl Conv {
         self
     }
 
+    /// The algorithm that was asked for.
+    pub(crate) fn forced(&self) -> Option<Algorithm> {
+        self.algorithm
+    }
+
     /// The algorithms that can do these operands.
     pub fn candidates(&self, x: &Tensor, weight: &Tensor) -> Result<Vec<Algorithm>> {
         Ok(choice::candidates(&Geometry::new("conv", x, weight, self)?))

@@ -45,12 +45,17 @@ impl Geometry {
 
     /// Checks operands and settings.
     pub(crate) fn new(op: &'static str, x: &Tensor, weight: &Tensor, conv: &Conv) -> Result<Self> {
-        let axes = checked(op, x, weight, conv)?;
-        let (from, to) = (x.shape(), weight.shape());
+        operands(op, x, weight)?;
+        Self::of(op, x.shape(), weight.shape(), conv)
+    }
+
+    /// Checks shapes and settings.
+    pub(crate) fn of(op: &'static str, from: &[usize], to: &[usize], conv: &Conv) -> Result<Self> {
+        let axes = checked(op, from, to, conv)?;
         let groups = conv.groups;
         let fits = from[1].is_multiple_of(groups) && to[0].is_multiple_of(groups) && from[1] / groups == to[1];
         if !fits {
-            return Err(mismatch(op, x, weight, CHANNELS));
+            return Err(mismatch(op, from, to, CHANNELS));
         }
         conv.output_padding.check(op, "output padding", axes, |n| n == 0, "is for transposed convolutions")?;
         let mut geometry = Self {
@@ -69,7 +74,7 @@ impl Geometry {
         for axis in 0..AXES {
             let padded = bounded(op, geometry.padding[axis].checked_mul(2), geometry.input[axis])?;
             let extent = geometry.extent(op, axis)?;
-            let last = padded.checked_sub(extent).ok_or_else(|| mismatch(op, x, weight, KERNEL))?;
+            let last = padded.checked_sub(extent).ok_or_else(|| mismatch(op, from, to, KERNEL))?;
             geometry.output[axis] = last / geometry.stride[axis] + 1;
         }
         Ok(geometry)
@@ -77,10 +82,11 @@ impl Geometry {
 
     /// The convolution whose transpose takes `x`: its output is what `x` is, and its input is the result.
     pub(crate) fn transposed(op: &'static str, x: &Tensor, weight: &Tensor, conv: &Conv) -> Result<Self> {
-        let axes = checked(op, x, weight, conv)?;
+        operands(op, x, weight)?;
         let (from, to) = (x.shape(), weight.shape());
+        let axes = checked(op, from, to, conv)?;
         if !from[1].is_multiple_of(conv.groups) || from[1] != to[0] {
-            return Err(mismatch(op, x, weight, TRANSPOSED));
+            return Err(mismatch(op, from, to, TRANSPOSED));
         }
         let mut geometry = Self {
             batch: from[0],
@@ -107,7 +113,7 @@ impl Geometry {
             let why = "do not convolve: the padding takes away all of the result";
             let twice = geometry.padding[axis].saturating_mul(2);
             let left = whole.checked_sub(twice).filter(|&left| left > 0);
-            geometry.input[axis] = left.ok_or_else(|| mismatch(op, x, weight, why))?;
+            geometry.input[axis] = left.ok_or_else(|| mismatch(op, from, to, why))?;
         }
         Ok(geometry)
     }
@@ -157,24 +163,27 @@ fn shape(op: &'static str, batch: usize, channels: usize, spatial: &[usize]) -> 
     Shape::new(op, &[&[batch, channels], spatial].concat())
 }
 
-/// What both kinds of convolution need of their operands. Says how many axes the kernel slides along.
-fn checked(op: &'static str, x: &Tensor, weight: &Tensor, conv: &Conv) -> Result<usize> {
+/// What both kinds of convolution need of their operands,
+fn operands(op: &'static str, x: &Tensor, weight: &Tensor) -> Result<()> {
     for given in [x.dtype(), weight.dtype()] {
         if given != DType::F32 {
             return Err(Error::DType { op, given, takes: "f32" });
         }
     }
-    together(op, x, weight)?;
-    let axes = match x.rank() {
-        rank @ 3..=5 if rank == weight.rank() => rank - 2,
-        _ => return Err(mismatch(op, x, weight, RANKS)),
+    together(op, x, weight)
+}
+
+/// and of shapes and settings. Says how many axes the kernel slides along.
+fn checked(op: &'static str, from: &[usize], to: &[usize], conv: &Conv) -> Result<usize> {
+    let axes = match from.len() {
+        rank @ 3..=5 if rank == to.len() => rank - 2,
+        _ => return Err(mismatch(op, from, to, RANKS)),
     };
     // A batch may be empty; nothing else.
-    let zero = |t: &Tensor, from: usize| (from..t.rank()).find(|&axis| t.shape()[axis] == 0);
-    for (tensor, axis) in [(x, zero(x, 1)), (weight, zero(weight, 0))] {
+    let zero = |shape: &[usize], first: usize| (first..shape.len()).find(|&axis| shape[axis] == 0);
+    for (shape, axis) in [(from, zero(from, 1)), (to, zero(to, 0))] {
         if let Some(axis) = axis {
-            let shape = tensor.shape().into();
-            return Err(Error::Axis { op, axis: axis as isize, shape, why: "has length zero" });
+            return Err(Error::Axis { op, axis: axis as isize, shape: shape.into(), why: "has length zero" });
         }
     }
     if conv.groups == 0 {
@@ -187,8 +196,8 @@ fn checked(op: &'static str, x: &Tensor, weight: &Tensor, conv: &Conv) -> Result
     Ok(axes)
 }
 
-fn mismatch(op: &'static str, x: &Tensor, weight: &Tensor, why: &'static str) -> Error {
-    Error::Shapes { op, left: x.shape().into(), right: weight.shape().into(), why }
+fn mismatch(op: &'static str, from: &[usize], to: &[usize], why: &'static str) -> Error {
+    Error::Shapes { op, left: from.into(), right: to.into(), why }
 }
 
 /// A sum that fits into what devices count with.

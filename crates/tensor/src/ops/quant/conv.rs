@@ -8,17 +8,17 @@ use super::{
     multiply, sums_of_woven, uniform, wgsl,
 };
 use crate::{
-    DType, Error, Quantized, Result, Tensor,
+    Algorithm, Conv, DType, Error, Quantized, Result, Tensor,
     layout::Shape,
-    ops::create,
+    ops::{
+        conv::{AXES, Geometry},
+        create,
+    },
     quant::{
         Invalid,
         quantized::{columns, words},
     },
 };
-
-/// Axes that a kernel moves along, at most.
-const AXES: usize = 3;
 
 /// How patches are taken out of an input.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -55,136 +55,39 @@ pub(super) fn unfold() -> KernelSpec {
         .wgsl(wgsl(include_str!("unfold.wgsl"), &[]))
 }
 
-/// The shapes of a convolution, checked. One axis and two are three of which the first have length one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct ConvShape {
-    batch: usize,
-    groups: usize,
-    /// Channels of a group, in and out.
-    channels: usize,
-    filters: usize,
-    input: [usize; AXES],
-    kernel: [usize; AXES],
-    stride: [usize; AXES],
-    padding: [usize; AXES],
-    dilation: [usize; AXES],
-    output: [usize; AXES],
-}
-
-/// How a kernel moves.
-#[derive(Debug, Clone, Copy)]
-struct Moves<'a> {
-    stride: &'a [usize],
-    padding: &'a [usize],
-    dilation: &'a [usize],
-    groups: usize,
-}
-
-impl ConvShape {
-    fn new(x: &[usize], weight: &[usize], moves: Moves<'_>) -> Result<Self> {
-        let why = "do not convolve: both have one to three axes after batch or filters and channels, and a filter has the \
-                   channels of its group";
-        let mismatch = || Error::Shapes { op: "conv", left: x.into(), right: weight.into(), why };
-        let (&[batch, channels, ref input @ ..], &[filters, depth, ref kernel @ ..]) = (x, weight) else {
-            return Err(mismatch());
-        };
-        let axes = input.len();
-        if !(1..=AXES).contains(&axes) || kernel.len() != axes {
-            return Err(mismatch());
-        }
-        let Moves { stride, padding, dilation, groups } = moves;
-        for (what, list) in [("strides", stride), ("paddings", padding), ("dilations", dilation)] {
-            if list.len() != axes {
-                return Err(Invalid::Length { what, given: list.len(), expected: axes }.into());
-            }
-        }
-        for count in [channels, filters] {
-            if groups == 0 || !count.is_multiple_of(groups) {
-                return Err(Invalid::Groups { groups, channels: count }.into());
-            }
-        }
-        if channels / groups != depth {
-            return Err(mismatch());
-        }
-        let mut shape = Self {
-            batch,
-            groups,
-            channels: depth,
-            filters: filters / groups,
-            input: [1; AXES],
-            kernel: [1; AXES],
-            stride: [1; AXES],
-            padding: [0; AXES],
-            dilation: [1; AXES],
-            output: [1; AXES],
-        };
-        for axis in 0..axes {
-            for (what, value) in [("stride", stride[axis]), ("dilation", dilation[axis]), ("kernel size", kernel[axis])] {
-                if value == 0 {
-                    return Err(Invalid::Zero { what, axis }.into());
-                }
-            }
-            let covered = (kernel[axis] - 1).saturating_mul(dilation[axis]).saturating_add(1);
-            let padded = padding[axis].saturating_mul(2).saturating_add(input[axis]);
-            // Beyond this nothing could be counted.
-            if covered > padded || padded > i32::MAX as usize {
-                return Err(Invalid::Kernel { kernel: covered, input: padded, axis }.into());
-            }
-            let at = AXES - axes + axis;
-            (shape.input[at], shape.kernel[at]) = (input[axis], kernel[axis]);
-            // A stride past the input is taken once, like one that just passes it.
-            shape.stride[at] = stride[axis].min(padded);
-            (shape.padding[at], shape.dilation[at]) = (padding[axis], dilation[axis].min(padded));
-            shape.output[at] = (padded - covered) / stride[axis] + 1;
-        }
-        Ok(shape)
-    }
-
-    /// Numbers of a patch.
-    fn depth(&self) -> usize {
-        self.channels * self.kernel.iter().product::<usize>()
-    }
-
-    fn patches(&self) -> Result<usize> {
-        Ok(Shape::new("conv", &self.output)?.elements())
-    }
-}
-
 impl Quantized {
     /// A convolution (a cross-correlation, as everywhere in this field) in one, two or three dimensions, in `f32`.
     ///
     /// The input has the axes batch, channels, and those that the kernel moves along; the weights have output channels,
-    /// channels of a group, and the kernel's. Steps, padding on both sides and dilation are given per axis. Padding is what
-    /// stands for zero. The input has one scale; the weights may have one per output channel, along axis 0.
+    /// channels of a group, and the kernel's. Padding is what stands for zero. The input has one scale; the weights may have
+    /// one per output channel, along axis 0. It is done as [`Algorithm::Im2col`], whatever the size.
     ///
     /// ```
-    /// use millrace::tensor::{Tensors, quant::Parameters};
+    /// use millrace::tensor::{Conv, Tensors, quant::Parameters};
     /// let tensors = Tensors::on(&millrace::runtime().open("cpu")?)?;
     /// let one = Parameters::new(vec![1.0], vec![0], None)?;
     /// let x = tensors.quantized(&[1, 2, 3, 4], &[1, 1, 4], &one)?;
     /// let weight = tensors.quantized(&[1, 0, -1], &[1, 1, 3], &one)?;
-    /// let y = x.conv(&weight, &[1], &[1], &[1], 1)?;
+    /// let y = x.conv(&weight, &Conv::new().padding(1))?;
     /// assert_eq!(y.to_vec::<f32>()?, [-2.0, -2.0, -2.0, 3.0]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn conv(
-        &self,
-        weight: &Self,
-        stride: &[usize],
-        padding: &[usize],
-        dilation: &[usize],
-        groups: usize,
-    ) -> Result<Tensor> {
+    pub fn conv(&self, weight: &Self, conv: &Conv) -> Result<Tensor> {
         let (op, tensors) = ("conv", self.tensors());
         if !tensors.is(weight.tensors()) {
             return Err(Error::Strangers { op });
         }
-        let conv = ConvShape::new(self.shape(), weight.shape(), Moves { stride, padding, dilation, groups })?;
+        if let Some(algorithm) = conv.forced().filter(|&algorithm| algorithm != Algorithm::Im2col) {
+            let why = "does not convolve numbers in eight bits; that is a product of matrices, as im2col is";
+            return Err(Error::Algorithm { op, algorithm: algorithm.name(), why });
+        }
+        let conv = Geometry::of(op, self.shape(), weight.shape(), conv)?;
+        let groups = conv.groups;
         if let Some(axis) = self.parameters().axis() {
             return Err(Invalid::Axis { op, axis: axis as usize, shape: self.shape().into() }.into());
         }
         (1..weight.rank()).try_for_each(|axis| uniform(op, weight, axis))?;
-        let (depth, n) = (conv.depth(), conv.patches()?);
+        let (depth, n) = (conv.depth(), Shape::new(op, &conv.output)?.elements());
         check_depth(op, depth, weight, self)?;
         let mut shape: Shape = [conv.batch, conv.filters * groups].into_iter().collect();
         conv.output[AXES + 2 - self.rank()..].iter().for_each(|&length| shape.push(length));
@@ -242,14 +145,6 @@ impl Quantized {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn axes_that_are_missing_have_length_one() {
-        let moves = Moves { stride: &[2], padding: &[1], dilation: &[3], groups: 2 };
-        let shape = ConvShape::new(&[4, 6, 20], &[8, 3, 5], moves).unwrap();
-        assert_eq!((shape.input, shape.kernel, shape.output), ([1, 1, 20], [1, 1, 5], [1, 1, 5]));
-        assert_eq!((shape.filters, shape.depth()), (4, 15));
-    }
 
     #[test]
     fn parameters_of_patches_fit_every_device() {
