@@ -25,7 +25,16 @@ use millrace::{
 };
 use rustfft::FftPlanner;
 
-use numeric::{FINE, cpu, group, op, places};
+use numeric::{FINE, cpu, group, op};
+
+/// The devices there are, with their names for ids.
+fn places() -> Vec<(&'static str, Tensors)> {
+    let open = |name: &'static str| {
+        let device = millrace::runtime().open(name).ok()?;
+        Some((name, Tensors::on(&device).ok()?))
+    };
+    ["cpu", "gpu"].into_iter().filter_map(open).collect()
+}
 
 fn memory_allocation(c: &mut Criterion) {
     let mut group = group(c, "memory_allocation", "below 10 µs up to 1 MiB, more than 1 GB/s, 95% from the pool");

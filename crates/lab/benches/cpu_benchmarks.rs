@@ -22,7 +22,11 @@ use millrace::{
 };
 use ndarray::Array1;
 
-use numeric::{FINE, cpu, group, on_cpu, op};
+use numeric::{FINE, cpu, group, op};
+
+fn on_cpu() -> Tensors {
+    Tensors::on(&cpu()).expect(FINE)
+}
 
 /// In the first cache, in the second, and beyond all of them.
 const SIZES: [usize; 3] = [4 << 10, 64 << 10, 4 << 20];

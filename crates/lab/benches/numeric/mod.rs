@@ -8,10 +8,10 @@ use millrace::{
     tensor::{Result, Tensor, Tensors},
 };
 
-pub const FINE: &str = "the operation works";
+pub(crate) const FINE: &str = "the operation works";
 
 /// A group with a short measurement, which says what it is to reach.
-pub fn group<'a>(c: &'a mut Criterion, name: &str, target: &str) -> BenchmarkGroup<'a, WallTime> {
+pub(crate) fn group<'a>(c: &'a mut Criterion, name: &str, target: &str) -> BenchmarkGroup<'a, WallTime> {
     // Not in the way of `--list`, whose output is read by programs.
     if !std::env::args().any(|argument| argument == "--list") {
         println!("{name}: target: {target}");
@@ -21,25 +21,12 @@ pub fn group<'a>(c: &'a mut Criterion, name: &str, target: &str) -> BenchmarkGro
     group
 }
 
-/// The devices there are, with their names for ids.
-pub fn places() -> Vec<(&'static str, Tensors)> {
-    let open = |name: &'static str| {
-        let device = millrace::runtime().open(name).ok()?;
-        Some((name, Tensors::on(&device).ok()?))
-    };
-    ["cpu", "gpu"].into_iter().filter_map(open).collect()
-}
-
-pub fn cpu() -> Device {
+pub(crate) fn cpu() -> Device {
     millrace::runtime().open("cpu").expect("the CPU is always there")
 }
 
-pub fn on_cpu() -> Tensors {
-    Tensors::on(&cpu()).expect(FINE)
-}
-
 /// An operation, from the call until the device has done it. The result of each goes back to the pool before the next.
-pub fn op(
+pub(crate) fn op(
     group: &mut BenchmarkGroup<'_, WallTime>,
     id: BenchmarkId,
     throughput: Throughput,

@@ -311,7 +311,7 @@ fn scattered(rows: usize, entries: usize) -> Result<Csr> {
     let column = |row: usize, n: usize| (n * step + (row * 7919) % step) as u32;
     let indices = (0..rows).flat_map(|row| (0..per_row).map(move |n| column(row, n))).collect();
     let values = (0..rows * per_row).map(|n| (n % 17) as f32 / 16.0 - 0.5).collect();
-    Ok(Csr::new(rows, rows, pointers, indices, values)?)
+    Csr::new(rows, rows, pointers, indices, values)
 }
 
 impl fmt::Display for Case {

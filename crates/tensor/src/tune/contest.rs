@@ -22,10 +22,13 @@ const BETTER: f64 = 0.97;
 /// What is timed: does the work once, and hands out its result without waiting for it.
 pub type Work = Box<dyn FnMut() -> Result<Tensor>>;
 
+/// Makes a place and the work in it.
+type Prepare<'a> = dyn Fn(&Device) -> Result<(Tensors, Work)> + 'a;
+
 /// One way to do something: a name, and what prepares the work in a place of its own.
 pub struct Way<'a> {
     name: String,
-    prepare: Box<dyn Fn(&Device) -> Result<(Tensors, Work)> + 'a>,
+    prepare: Box<Prepare<'a>>,
 }
 
 impl<'a> Way<'a> {
