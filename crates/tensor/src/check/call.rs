@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Conv, DType, Error, Norm, PerAxis, Pool, Recurrent, RecurrentState, Result, Tensor, Tensors,
     layout::Shape,
-    ops::{binary, copy, create, fft, reduce, unary},
+    ops::{binary, copy, create, fft, quant, reduce, unary},
+    quant::Parameters,
     sparse::Csr,
 };
 
@@ -129,11 +130,54 @@ pub enum Call {
         /// What is added to variances.
         epsilon: f32,
     },
+    /// To eight bits, which are compared as integers.
+    Quantize {
+        /// What they stand for.
+        scales: Scales,
+    },
+    /// Back again.
+    Dequantize {
+        /// What they stand for.
+        scales: Scales,
+    },
+    /// A product in eight bits.
+    EightBitMatmul {
+        /// What both factors stand for.
+        scales: (Scales, Scales),
+        /// The sums alone.
+        sums: bool,
+    },
+    /// A convolution in eight bits.
+    EightBitConv {
+        /// What input and weight stand for.
+        scales: (Scales, Scales),
+        /// How.
+        conv: Conv,
+    },
     /// A recurrent network over sequences, with its weights and what it begins with, if that is given.
     Recurrent {
         /// What it is.
         network: Recurrent,
     },
+}
+
+/// What numbers in eight bits stand for, as data.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Scales {
+    scales: Vec<f32>,
+    zero_points: Vec<i32>,
+    axis: Option<isize>,
+}
+
+impl Scales {
+    pub(crate) fn of(parameters: &Parameters) -> Self {
+        let (scales, zero_points) = (parameters.scales().to_vec(), parameters.zero_points().to_vec());
+        Self { scales, zero_points, axis: parameters.axis() }
+    }
+
+    pub(crate) fn parameters(&self) -> Result<Parameters> {
+        Parameters::new(self.scales.clone(), self.zero_points.clone(), self.axis)
+    }
 }
 
 /// What two devices may differ by.
@@ -198,6 +242,10 @@ impl Call {
             Self::BatchNorm { .. } => "batch_norm".into(),
             Self::LayerNorm { .. } => "layer_norm".into(),
             Self::Recurrent { .. } => "recurrent".into(),
+            Self::Quantize { .. } => "quantize".into(),
+            Self::Dequantize { .. } => "dequantize".into(),
+            Self::EightBitMatmul { .. } => "matmul in eight bits".into(),
+            Self::EightBitConv { .. } => "conv in eight bits".into(),
         }
     }
 
@@ -221,6 +269,10 @@ impl Call {
             Self::Pool { largest, .. } => Tolerance::Result(if *largest { 0.0 } else { 1e-5 }),
             Self::BatchNorm { .. } | Self::LayerNorm { .. } => Tolerance::Largest(1e-5),
             Self::Recurrent { .. } => Tolerance::Largest(1e-4),
+            Self::Quantize { .. } => Tolerance::Result(0.0),
+            Self::Dequantize { .. } | Self::EightBitMatmul { .. } | Self::EightBitConv { .. } => {
+                Tolerance::Result(1e-6)
+            }
         }
     }
 
@@ -270,6 +322,16 @@ impl Call {
             Self::LayerNorm { axes, weight, bias, epsilon } => {
                 let (scale, shift) = optional(&inputs[1.min(inputs.len())..], *weight, *bias);
                 input(0)?.layer_norm(*axes, scale, shift, *epsilon)
+            }
+            Self::Quantize { scales } => quant::as_integers(&input(0)?.quantize(&scales.parameters()?)?, tensors),
+            Self::Dequantize { scales } => quant::as_eight_bits(input(0)?, scales)?.dequantize(),
+            Self::EightBitMatmul { scales: (left, right), sums } => {
+                let (a, b) = (quant::as_eight_bits(input(0)?, left)?, quant::as_eight_bits(input(1)?, right)?);
+                if *sums { a.matmul_i32(&b) } else { a.matmul(&b) }
+            }
+            Self::EightBitConv { scales: (left, right), conv } => {
+                let (x, weight) = (quant::as_eight_bits(input(0)?, left)?, quant::as_eight_bits(input(1)?, right)?);
+                x.conv(&weight, conv)
             }
             Self::Recurrent { network } => {
                 let initial =

@@ -20,8 +20,8 @@ use std::{
 use millrace_core::Device;
 use serde::Serialize;
 
-pub use call::Call;
 use call::Tolerance;
+pub use call::{Call, Scales};
 pub use replay::Replay;
 
 use crate::{DType, Result, Tensor, Tensors, tensors::Words, validate};

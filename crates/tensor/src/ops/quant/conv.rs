@@ -5,10 +5,13 @@ use millrace_core::{Access, KernelSpec};
 
 use super::{
     BLOCK, Factors, Family, MULTIPLY, Multiplied, PANEL, Sides, UNFOLD, by_first, by_first_sums, check_depth, cpu, grid,
-    multiply, sums_of_woven, uniform, wgsl,
+    multiply, sums_of_woven, uniform,
+    watch::{Shown, watch},
+    wgsl,
 };
 use crate::{
     Algorithm, Conv, DType, Error, Quantized, Result, Tensor,
+    check::{Call, Scales},
     layout::Shape,
     ops::{
         conv::{AXES, Geometry},
@@ -81,7 +84,8 @@ impl Quantized {
             let why = "does not convolve numbers in eight bits; that is a product of matrices, as im2col is";
             return Err(Error::Algorithm { op, algorithm: algorithm.name(), why });
         }
-        let conv = Geometry::of(op, self.shape(), weight.shape(), conv)?;
+        let settings = conv;
+        let conv = Geometry::of(op, self.shape(), weight.shape(), settings)?;
         let groups = conv.groups;
         if let Some(axis) = self.parameters().axis() {
             return Err(Invalid::Axis { op, axis: axis as usize, shape: self.shape().into() }.into());
@@ -138,7 +142,11 @@ impl Quantized {
             true => Some(sums_of_woven(tensors, &b, &params)?),
             false => None,
         };
-        multiply(tensors, MULTIPLY, &params, &sides, &Factors { a: &a, b: &b, a_sums, b_sums }, shape)
+        let out = multiply(tensors, MULTIPLY, &params, &sides, &Factors { a: &a, b: &b, a_sums, b_sums }, shape)?;
+        let scales = || (Scales::of(self.parameters()), Scales::of(weight.parameters()));
+        let call = || Call::EightBitConv { scales: scales(), conv: settings.clone() };
+        watch(tensors, call, &[Shown::EightBits(self), Shown::EightBits(weight)], &Shown::Numbers(&out));
+        Ok(out)
     }
 }
 

@@ -11,12 +11,15 @@
 
 mod conv;
 mod cpu;
+mod watch;
 
 use bytemuck::{Pod, Zeroable};
 use millrace_core::{Access, Buffer, KernelSpec};
 
+pub(crate) use watch::{as_eight_bits, as_integers};
+use watch::{Shown, watch};
 use super::{BLOCK, Family, create, grid, wgsl};
-use crate::{
+use crate::{check::{Call, Scales}, 
     DType, Error, Quantized, Result, Tensor, Tensors,
     layout::Shape,
     quant::{
@@ -195,7 +198,10 @@ impl Tensor {
         let out = tensors.device().allocate(4 * all)?;
         let launch = tensors.kernel(Family::Quant, QUANTIZE)?.launch().bind(from).bind(&table).bind(&out);
         tensors.enqueue(launch.params(&params).grid(grid(all)))?;
-        Ok(Quantized::of(tensors, shape, parameters, Some(out)))
+        let quantized = Quantized::of(tensors, shape, parameters, Some(out));
+        let call = || Call::Quantize { scales: Scales::of(quantized.parameters()) };
+        watch(tensors, call, &[Shown::Numbers(&x)], &Shown::EightBits(&quantized));
+        Ok(quantized)
     }
 }
 
@@ -209,6 +215,8 @@ impl Quantized {
         let table = self.parameters().table(tensors)?;
         let launch = tensors.kernel(Family::Quant, DEQUANTIZE)?.launch().bind(&lines).bind(&table).bind(target);
         tensors.enqueue(launch.params(&params).grid(grid(params.rows as usize * params.words as usize)))?;
+        let call = || Call::Dequantize { scales: Scales::of(self.parameters()) };
+        watch(tensors, call, &[Shown::EightBits(self)], &Shown::Numbers(&out));
         Ok(out)
     }
 
@@ -278,7 +286,11 @@ impl Quantized {
             false => None,
         };
         let factors = Factors { a: &a, b: &b, a_sums, b_sums };
-        multiply(tensors, kernel, &params, &sides, &factors, shape)
+        let out = multiply(tensors, kernel, &params, &sides, &factors, shape)?;
+        let scales = || (Scales::of(self.parameters()), Scales::of(other.parameters()));
+        let call = || Call::EightBitMatmul { scales: scales(), sums: kernel == MULTIPLY_I32 };
+        watch(tensors, call, &[Shown::EightBits(self), Shown::EightBits(other)], &Shown::Numbers(&out));
+        Ok(out)
     }
 }
 
