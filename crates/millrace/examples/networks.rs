@@ -12,20 +12,20 @@ use millrace::tensor::{
 const SIDE: usize = 16;
 const PATTERNS: [&str; 4] = ["lying", "standing", "falling", "rising"];
 
-/// A picture of stripes in one of four directions.
+/// A picture of lines in one of four directions.
 fn picture(pattern: usize, phase: usize) -> Vec<f32> {
-    let stripe = |y: usize, x: usize| match pattern {
+    let line = |y: usize, x: usize| match pattern {
         0 => y,
         1 => x,
         2 => x + SIDE - y,
         _ => x + y,
     };
-    (0..SIDE * SIDE).map(|n| if (stripe(n / SIDE, n % SIDE) + phase) % 4 < 2 { 1.0 } else { 0.0 }).collect()
+    (0..SIDE * SIDE).map(|n| if (line(n / SIDE, n % SIDE) + phase).is_multiple_of(4) { 1.0 } else { 0.0 }).collect()
 }
 
-/// A convolution looks for edges, pooling keeps the clearest, and a second convolution decides.
+/// A convolution looks for lines, pooling keeps the clearest, and a second convolution decides.
 struct Looking {
-    edges: Tensor,
+    lines: Tensor,
     decision: Tensor,
     means: Tensor,
     variances: Tensor,
@@ -34,32 +34,32 @@ struct Looking {
 impl Looking {
     fn new(tensors: &Tensors) -> Result<Self> {
         #[rustfmt::skip]
-        let edges = [
-            -1.0, -2.0, -1.0,  0.0, 0.0,  0.0,  1.0, 2.0, 1.0f32, // lying
-            -1.0,  0.0,  1.0, -2.0, 0.0,  2.0, -1.0, 0.0, 1.0,    // standing
-             0.0,  1.0,  2.0, -1.0, 0.0,  1.0, -2.0, -1.0, 0.0,   // falling
-            -2.0, -1.0,  0.0, -1.0, 0.0,  1.0,  0.0, 1.0, 2.0,    // rising
+        let lines = [
+            -1.0, -1.0, -1.0,  2.0,  2.0,  2.0, -1.0, -1.0, -1.0f32, // lying
+            -1.0,  2.0, -1.0, -1.0,  2.0, -1.0, -1.0,  2.0, -1.0,    // standing
+             2.0, -1.0, -1.0, -1.0,  2.0, -1.0, -1.0, -1.0,  2.0,    // falling
+            -1.0, -1.0,  2.0, -1.0,  2.0, -1.0,  2.0, -1.0, -1.0,    // rising
         ];
         // Each for its own direction and against the others.
         let decision: Vec<f32> = (0..16).map(|n| if n % 5 == 0 { 1.0 } else { -0.25 }).collect();
         Ok(Self {
-            edges: tensors.from_slice(&edges, &[4, 1, 3, 3])?,
+            lines: tensors.from_slice(&lines, &[4, 1, 3, 3])?,
             decision: tensors.from_slice(&decision, &[4, 4, 1, 1])?,
             means: tensors.full(&[4], 0.5f32)?,
             variances: tensors.full(&[4], 4.0f32)?,
         })
     }
 
-    /// From the edges on both go the same way.
-    fn decide(&self, edges: &Tensor, last: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-        let seen = edges.relu()?.batch_norm(&self.means, &self.variances, None, None, 1e-5)?;
+    /// From the lines on both go the same way.
+    fn decide(&self, lines: &Tensor, last: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        let seen = lines.relu()?.batch_norm(&self.means, &self.variances, None, None, 1e-5)?;
         let clearest = seen.max_pool(2, &Pool::new())?;
         last(&clearest)?.mean(&[2, 3])
     }
 
     fn run(&self, x: &Tensor) -> Result<Tensor> {
-        let edges = x.conv(&self.edges, None, &Conv::new().padding(1))?;
-        self.decide(&edges, |x| x.conv(&self.decision, None, &Conv::new()))
+        let lines = x.conv(&self.lines, None, &Conv::new().padding(1))?;
+        self.decide(&lines, |x| x.conv(&self.decision, None, &Conv::new()))
     }
 
     /// Both convolutions in eight bits: weights with a scale for each filter, pictures with one for all.
@@ -69,9 +69,9 @@ impl Looking {
             weight.quantize(&Parameters::calibrate(weight, scheme, Calibration::MinMax)?)
         };
         let whole = |x: &Tensor| x.quantize(&Parameters::calibrate(x, Scheme::affine(), Calibration::MinMax)?);
-        let edges = whole(x)?.conv(&by_filter(&self.edges)?, &Conv::new().padding(1))?;
+        let lines = whole(x)?.conv(&by_filter(&self.lines)?, &Conv::new().padding(1))?;
         let decision = by_filter(&self.decision)?;
-        self.decide(&edges, |x| whole(x)?.conv(&decision, &Conv::new()))
+        self.decide(&lines, |x| whole(x)?.conv(&decision, &Conv::new()))
     }
 }
 
@@ -142,7 +142,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = millrace::runtime();
     let first = run(&Tensors::on(&runtime.open("cpu")?)?)?;
     let names: Vec<_> = first.patterns.iter().map(|&n| PATTERNS[n as usize]).collect();
-    println!("pictures of stripes, seen as: {}", names.join(", "));
+    println!("pictures of lines, seen as: {}", names.join(", "));
     for found in runtime.devices().iter().filter(|found| found.unavailable.is_none()) {
         let said = run(&Tensors::on(&runtime.open(&found.id)?)?)?;
         println!("{} ({})", found.id, found.name);
