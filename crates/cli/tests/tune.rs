@@ -3,26 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Output},
 };
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("millrace-cli-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use tempfile::tempdir;
 
 fn millrace(cache: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
@@ -35,13 +20,13 @@ fn text(output: &Output) -> String {
 
 #[test]
 fn what_is_tuned_is_kept_shown_and_forgotten() {
-    let folder = Folder::new("tune");
+    let folder = tempdir().unwrap();
     let case = "reduce sum_f32 1x65536";
-    let tuned = millrace(&folder.0, &["tune", case, "matmul 1x32x32x32", "--device", "cpu", "--limit", "0.5"]);
+    let tuned = millrace(folder.path(), &["tune", case, "matmul 1x32x32x32", "--device", "cpu", "--limit", "0.5"]);
     assert!(tuned.status.success(), "{tuned:?}");
     assert!(text(&tuned).contains("2 measured") && text(&tuned).contains(case), "{}", text(&tuned));
 
-    let shown = millrace(&folder.0, &["tune", "--show", "--device", "cpu", "--json"]);
+    let shown = millrace(folder.path(), &["tune", "--show", "--device", "cpu", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
     let cases = json[0]["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 2);
@@ -49,27 +34,27 @@ fn what_is_tuned_is_kept_shown_and_forgotten() {
     assert!(Path::new(json[0]["file"].as_str().unwrap()).is_file());
 
     // What is known is not measured again, unless that is asked for.
-    let again = millrace(&folder.0, &["tune", case, "--device", "cpu"]);
+    let again = millrace(folder.path(), &["tune", case, "--device", "cpu"]);
     assert!(text(&again).contains("0 measured"), "{}", text(&again));
-    let again = millrace(&folder.0, &["tune", case, "--device", "cpu", "--again", "--limit", "0.2"]);
+    let again = millrace(folder.path(), &["tune", case, "--device", "cpu", "--again", "--limit", "0.2"]);
     assert!(text(&again).contains("1 measured"), "{}", text(&again));
 
-    assert!(millrace(&folder.0, &["tune", "--clear", "--device", "cpu"]).status.success());
-    let shown = millrace(&folder.0, &["tune", "--show", "--device", "cpu"]);
+    assert!(millrace(folder.path(), &["tune", "--clear", "--device", "cpu"]).status.success());
+    let shown = millrace(folder.path(), &["tune", "--show", "--device", "cpu"]);
     assert!(text(&shown).contains("0 known"), "{}", text(&shown));
 }
 
 #[test]
 fn wrong_cases_and_places_are_answered() {
-    let folder = Folder::new("wrong");
-    let wrong = millrace(&folder.0, &["tune", "origami 12", "--device", "cpu"]);
+    let folder = tempdir().unwrap();
+    let wrong = millrace(folder.path(), &["tune", "origami 12", "--device", "cpu"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("is no case of tuning"), "{wrong:?}");
-    assert_eq!(millrace(&folder.0, &["tune", "--device", "abacus"]).status.code(), Some(3));
-    let listed = millrace(&folder.0, &["tune", "--list", "--op", "conv", "--device", "cpu"]);
+    assert_eq!(millrace(folder.path(), &["tune", "--device", "abacus"]).status.code(), Some(3));
+    let listed = millrace(folder.path(), &["tune", "--list", "--op", "conv", "--device", "cpu"]);
     assert!(text(&listed).contains("winograd"), "{}", text(&listed));
 
-    let file = folder.0.join("a file");
+    let file = folder.path().join("a file");
     std::fs::write(&file, "no folder").unwrap();
     let unwritten = millrace(&file, &["tune", "matmul 1x16x16x16", "--device", "cpu", "--limit", "0.2"]);
     assert_eq!(unwritten.status.code(), Some(4), "{unwritten:?}");
@@ -78,8 +63,8 @@ fn wrong_cases_and_places_are_answered() {
 
 #[test]
 fn a_replay_of_nothing_is_an_error() {
-    let folder = Folder::new("replay");
-    let missing = millrace(&folder.0, &["replay", "not there.safetensors"]);
+    let folder = tempdir().unwrap();
+    let missing = millrace(folder.path(), &["replay", "not there.safetensors"]);
     assert_eq!(missing.status.code(), Some(4));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("not there.safetensors"), "{missing:?}");
 }

@@ -15,26 +15,10 @@ use millrace::{
         sparse::Csr,
     },
 };
+use tempfile::{TempDir, tempdir};
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("millrace-check-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn files(&self) -> Vec<PathBuf> {
-        std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path()).collect()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+fn files(folder: &TempDir) -> Vec<PathBuf> {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
 /// A CPU with faults, beside one that is sound.
@@ -101,21 +85,21 @@ fn everything(tensors: &Tensors) -> Result<()> {
 fn a_sound_device_agrees_in_everything() {
     for id in ["cpu", "gpu"] {
         let Ok(device) = millrace::runtime().open(id) else { continue };
-        let folder = Folder::new(id);
-        let tensors = Tensors::checked(&device, Some(&folder.0)).unwrap();
+        let folder = tempdir().unwrap();
+        let tensors = Tensors::checked(&device, Some(folder.path())).unwrap();
         everything(&tensors).unwrap();
         let check = tensors.check().unwrap();
         assert_eq!(check.first(), None);
         assert!(check.compared() >= 60, "{}", check.compared());
-        assert!(folder.files().is_empty());
+        assert!(files(&folder).is_empty());
     }
 }
 
 #[test]
 fn the_first_operation_that_differs_is_found_saved_and_done_again() {
     for (kernel, op) in [("relu_f32_packed", "relu_f32_f32"), ("matmul", "matmul"), ("softmax", "softmax")] {
-        let ((device, faults), folder) = (odd(), Folder::new(op));
-        let tensors = Tensors::checked(&device, Some(&folder.0)).unwrap();
+        let ((device, faults), folder) = (odd(), tempdir().unwrap());
+        let tensors = Tensors::checked(&device, Some(folder.path())).unwrap();
         faults.spoil(kernel);
         let x = tensors.rand(&[8, 8], 1).unwrap();
         let y = x.t().unwrap().add(1.0).unwrap();
@@ -142,12 +126,12 @@ fn the_first_operation_that_differs_is_found_saved_and_done_again() {
 
 #[test]
 fn a_transposed_input_is_replayed_as_it_lay() {
-    let ((device, faults), folder) = (odd(), Folder::new("views"));
-    let tensors = Tensors::checked(&device, Some(&folder.0)).unwrap();
+    let ((device, faults), folder) = (odd(), tempdir().unwrap());
+    let tensors = Tensors::checked(&device, Some(folder.path())).unwrap();
     faults.spoil("copy");
     let x = tensors.rand(&[3, 5], 1).unwrap().t().unwrap();
     assert!(x.contiguous().unwrap().to_vec::<f32>().is_err());
-    let replay = Replay::load(&folder.files()[0]).unwrap();
+    let replay = Replay::load(&files(&folder)[0]).unwrap();
     assert_eq!((replay.call(), replay.shapes()), (&Call::Copy, vec![vec![5, 3]]));
     assert!(replay.run(&device).unwrap().at.is_some());
 }
@@ -159,8 +143,8 @@ fn without_a_check_nothing_is_compared_and_a_full_disk_is_no_reason_to_stop() {
     let tensors = Tensors::on(&device).unwrap();
     assert!(tensors.check().is_none());
     tensors.ones(&[4]).unwrap().relu().unwrap().to_vec::<f32>().unwrap();
-    let folder = Folder::new("full");
-    let nowhere = folder.0.join("not there");
+    let folder = tempdir().unwrap();
+    let nowhere = folder.path().join("not there");
     let tensors = Tensors::checked(&device, Some(&nowhere)).unwrap();
     let Err(Error::Differs(mismatch)) = tensors.ones(&[4]).unwrap().relu().unwrap().to_vec::<f32>() else {
         panic!("it differs")
@@ -171,8 +155,8 @@ fn without_a_check_nothing_is_compared_and_a_full_disk_is_no_reason_to_stop() {
 
 #[test]
 fn files_that_are_no_replays_are_refused() {
-    let folder = Folder::new("bad");
-    let path = folder.0.join("x.safetensors");
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
     assert!(Replay::load(&path).is_err());
     for bytes in [&b""[..], b"12345678", &[0xff; 64], b"\x02\0\0\0\0\0\0\0{}"] {
         std::fs::write(&path, bytes).unwrap();
@@ -181,7 +165,7 @@ fn files_that_are_no_replays_are_refused() {
     }
     // One whose strides go beyond its bytes.
     let (device, faults) = odd();
-    let tensors = Tensors::checked(&device, Some(&folder.0)).unwrap();
+    let tensors = Tensors::checked(&device, Some(folder.path())).unwrap();
     faults.spoil("copy");
     let x = tensors.rand(&[3, 5], 1).unwrap().t().unwrap();
     assert!(x.contiguous().unwrap().to_vec::<f32>().is_err());

@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use millrace::{
     Access, CpuKernel, Device, KernelSpec,
@@ -14,23 +11,7 @@ use millrace::{
         tune::{Case, Contest, Fate, Op, Tuner, Tuning, Way, Work},
     },
 };
-
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("millrace-tune-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use tempfile::tempdir;
 
 fn cpu() -> Device {
     millrace::runtime().open("cpu").unwrap()
@@ -68,7 +49,7 @@ fn equal_ways_leave_the_usual_one() {
         Contest::on(&cpu()).run(&ways).unwrap().chosen
     };
     // Noise decides seldom.
-    assert!((0..5).map(chosen).sum::<usize>() <= 2);
+    assert!((0..5).map(chosen).sum::<usize>() <= 1);
 }
 
 /// A way whose kernel does something bad.
@@ -142,39 +123,39 @@ fn product(device: &Device, tuner: &Tuner) -> Vec<f32> {
 
 #[test]
 fn results_are_found_again_by_another_tuner_and_can_be_forbidden() {
-    let folder = Folder::new("again");
+    let folder = tempdir().unwrap();
     for device in devices() {
         let case: Case = "matmul 1x48x48x48".parse().unwrap();
-        let tuner = Tuner::new(&device, Some(&folder.0), Tuning::Kept);
+        let tuner = Tuner::new(&device, Some(folder.path()), Tuning::Kept);
         assert!(tuner.results().is_empty());
         let outcome = tuner.tune(&device, &case).unwrap();
         assert!(outcome.complete, "{outcome:?}");
         assert_eq!(tuner.warnings(), [""; 0]);
 
-        let again = Tuner::new(&device, Some(&folder.0), Tuning::Kept);
+        let again = Tuner::new(&device, Some(folder.path()), Tuning::Kept);
         assert_eq!(again.results(), tuner.results());
         assert_eq!(again.results()["matmul 1x64x64x64"].way, outcome.trials[outcome.chosen].name);
         let same = product(&device, &again);
         assert_eq!((again.stats().hits, again.stats().misses), (1, 0));
 
-        let never = Tuner::new(&device, Some(&folder.0), Tuning::Never);
+        let never = Tuner::new(&device, Some(folder.path()), Tuning::Never);
         let usual = product(&device, &never);
         assert_eq!((never.stats().hits, never.stats().misses), (0, 0));
         for (a, b) in same.iter().zip(&usual) {
             assert!((a - b).abs() < 1e-3);
         }
         again.clear().unwrap();
-        assert!(Tuner::new(&device, Some(&folder.0), Tuning::Kept).results().is_empty());
+        assert!(Tuner::new(&device, Some(folder.path()), Tuning::Kept).results().is_empty());
     }
 }
 
 #[test]
 fn at_run_time_only_what_is_allowed_is_measured_and_that_once() {
-    let (folder, device) = (Folder::new("run"), cpu());
-    let kept = Tuner::new(&device, Some(&folder.0), Tuning::Kept);
+    let (folder, device) = (tempdir().unwrap(), cpu());
+    let kept = Tuner::new(&device, Some(folder.path()), Tuning::Kept);
     product(&device, &kept);
     assert_eq!(kept.stats().measured, 0);
-    let tuner = Tuner::new(&device, Some(&folder.0), Tuning::Measure).limit(Duration::from_millis(200));
+    let tuner = Tuner::new(&device, Some(folder.path()), Tuning::Measure).limit(Duration::from_millis(200));
     product(&device, &tuner);
     let first = tuner.stats();
     assert_eq!((first.measured, first.misses), (1, 1), "the product");
@@ -197,8 +178,8 @@ fn every_way_of_every_operation_gives_the_same_result() {
     for device in devices() {
         for (op, text) in cases {
             let ways = op.ways(device.info().kind);
-            let folder = Folder::new("ways");
-            let tuner = Tuner::new(&device, Some(&folder.0), Tuning::Kept).limit(Duration::from_millis(100));
+            let folder = tempdir().unwrap();
+            let tuner = Tuner::new(&device, Some(folder.path()), Tuning::Kept).limit(Duration::from_millis(100));
             let outcome = tuner.tune(&device, &text.parse().unwrap()).unwrap();
             assert_eq!(outcome.trials.len(), ways.len());
             for trial in &outcome.trials {
@@ -232,8 +213,8 @@ fn ways_differ_in_what_they_launch() {
 
 #[test]
 fn files_that_are_damaged_foreign_or_old_are_ignored_with_a_warning() {
-    let (folder, device) = (Folder::new("files"), cpu());
-    let tuner = Tuner::new(&device, Some(&folder.0), Tuning::Kept);
+    let (folder, device) = (tempdir().unwrap(), cpu());
+    let tuner = Tuner::new(&device, Some(folder.path()), Tuning::Kept);
     tuner.tune(&device, &"reduce sum_f32 1x4096".parse().unwrap()).unwrap();
     let path = tuner.path().unwrap();
     let good = std::fs::read_to_string(&path).unwrap();
@@ -251,24 +232,24 @@ fn files_that_are_damaged_foreign_or_old_are_ignored_with_a_warning() {
     for (text, why) in changed {
         assert_ne!(text, good);
         std::fs::write(&path, text).unwrap();
-        let tuner = Tuner::new(&device, Some(&folder.0), Tuning::Kept);
+        let tuner = Tuner::new(&device, Some(folder.path()), Tuning::Kept);
         assert!(tuner.results().is_empty());
         assert!(tuner.warnings()[0].contains(why), "{:?}", tuner.warnings());
         product(&device, &tuner); // goes its usual way
         // And it is replaced by the next result.
         tuner.tune(&device, &"reduce sum_f32 1x4096".parse().unwrap()).unwrap();
-        assert_eq!(Tuner::new(&device, Some(&folder.0), Tuning::Kept).results().len(), 1);
+        assert_eq!(Tuner::new(&device, Some(folder.path()), Tuning::Kept).results().len(), 1);
     }
     // Cases and ways that there are not are left alone.
     std::fs::write(&path, good.replace("reduce sum_f32", "origami sum_f32")).unwrap();
-    let tuner = Tuner::new(&device, Some(&folder.0), Tuning::Kept);
+    let tuner = Tuner::new(&device, Some(folder.path()), Tuning::Kept);
     assert!(tuner.results().is_empty() && tuner.warnings().is_empty());
 }
 
 #[test]
 fn a_folder_that_cannot_be_written_is_a_warning() {
-    let (folder, device) = (Folder::new("readonly"), cpu());
-    let file = folder.0.join("a file");
+    let (folder, device) = (tempdir().unwrap(), cpu());
+    let file = folder.path().join("a file");
     std::fs::write(&file, "no folder").unwrap();
     let tuner = Tuner::new(&device, Some(&file), Tuning::Kept);
     let outcome = tuner.tune(&device, &"reduce sum_f32 1x4096".parse().unwrap()).unwrap();
@@ -279,11 +260,11 @@ fn a_folder_that_cannot_be_written_is_a_warning() {
 
 #[test]
 fn two_that_tune_at_once_keep_what_both_found() {
-    let folder = Folder::new("two");
+    let folder = tempdir().unwrap();
     let cases: Vec<Case> = (0..12).map(|n| format!("reduce sum_f32 1x{}", 256 << n).parse().unwrap()).collect();
     let tune = |cases: &[Case]| {
         let device = cpu();
-        let tuner = Tuner::new(&device, Some(&folder.0), Tuning::Kept).limit(Duration::from_millis(30));
+        let tuner = Tuner::new(&device, Some(folder.path()), Tuning::Kept).limit(Duration::from_millis(30));
         cases.iter().for_each(|case| drop(tuner.tune(&device, case).unwrap()));
         tuner.results()
     };
@@ -293,9 +274,9 @@ fn two_that_tune_at_once_keep_what_both_found() {
         (first.join().unwrap(), second)
     });
     first.extend(second);
-    let after = Tuner::new(&cpu(), Some(&folder.0), Tuning::Kept).results();
+    let after = Tuner::new(&cpu(), Some(folder.path()), Tuning::Kept).results();
     assert_eq!(after, first);
     assert!(!after.is_empty());
-    let left: Vec<_> = std::fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "the file and its lock: {left:?}");
 }

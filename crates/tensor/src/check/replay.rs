@@ -67,6 +67,12 @@ pub(super) fn save(folder: &Path, call: &Call, inputs: &[Lying], device: &str) -
 }
 
 /// An operation that was saved because its results differed.
+///
+/// ```
+/// use millrace::tensor::check::Replay;
+/// let error = Replay::load("not-there.safetensors".as_ref()).unwrap_err();
+/// assert!(error.to_string().starts_with("not-there.safetensors: "));
+/// ```
 pub struct Replay {
     description: Description,
     inputs: Vec<Lying>,

@@ -6,10 +6,10 @@ use millrace_core::DeviceKind;
 
 use super::contest::Work;
 use crate::{
-    Conv, DType, Element, Error, Result, Tensor, Tensors,
+    Algorithm, Conv, DType, Element, Error, Result, Tensor, Tensors,
     ops::{
         binary,
-        conv::{AXES, SIZES},
+        conv::{self, AXES, SIZES},
         reduce, unary,
     },
     sparse::Csr,
@@ -222,12 +222,23 @@ impl Case {
 
     /// Whether a way can do it.
     pub(super) fn is_done_by(&self, way: usize) -> bool {
-        let all = |from: usize, n: usize| self.sizes[from + 1..from + AXES].iter().all(|&size| size == n);
-        match (self.op, way) {
-            // Winograd's kernels are 3 by 3.
-            (Op::Conv, 3) => self.sizes[PER_AXIS - 1] == 2 && all(KERNEL, 3) && all(STRIDE, 1) && all(DILATION, 1),
+        match (self.conv(), way.checked_sub(1)) {
+            (Some((from, to, conv)), Some(n)) => conv::candidates(&from, &to, &conv).contains(&Algorithm::ALL[n]),
             _ => true,
         }
+    }
+
+    /// The shapes and settings of a convolution.
+    fn conv(&self) -> Option<(Vec<usize>, Vec<usize>, Conv)> {
+        let &[batch, groups, channels, filters, axes, ..] = &self.sizes[..] else { return None };
+        if self.op != Op::Conv || !(1..=AXES).contains(&axes) {
+            return None;
+        }
+        let of = |from: usize| &self.sizes[from..][AXES - axes..AXES];
+        let shape = |first: [usize; 2], from: usize| [&first, of(from)].concat();
+        let conv = Conv::new().stride(of(STRIDE)).padding(of(PADDING)).dilation(of(DILATION)).groups(groups);
+        let (all, outputs) = (groups.checked_mul(channels)?, groups.checked_mul(filters)?);
+        Some((shape([batch, all], PER_AXIS), shape([outputs, channels], KERNEL), conv))
     }
 
     fn impossible(&self) -> Error {
@@ -267,18 +278,9 @@ impl Case {
                 Box::new(move || x.fft(-1, Default::default()))
             }
             Op::Conv => {
-                let &[batch, groups, channels, filters, axes, ..] = &sizes[..] else { return Err(self.impossible()) };
-                if !(1..=AXES).contains(&axes) {
-                    return Err(self.impossible());
-                }
-                let of = |from: usize| &sizes[from..][AXES - axes..AXES];
-                let shape = |first: [usize; 2], from: usize| [&first, of(from)].concat();
-                let too_many = || self.impossible();
-                let all = groups.checked_mul(channels).ok_or_else(too_many)?;
-                let x = tensors.rand(&shape([batch, all], PER_AXIS), 1)?.sub(0.5)?;
-                let outputs = groups.checked_mul(filters).ok_or_else(too_many)?;
-                let weight = tensors.rand(&shape([outputs, channels], KERNEL), 2)?.sub(0.5)?;
-                let conv = Conv::new().stride(of(STRIDE)).padding(of(PADDING)).dilation(of(DILATION)).groups(groups);
+                let (from, to, conv) = self.conv().ok_or_else(|| self.impossible())?;
+                let x = tensors.rand(&from, 1)?.sub(0.5)?;
+                let weight = tensors.rand(&to, 2)?.sub(0.5)?;
                 Box::new(move || x.conv(&weight, None, &conv))
             }
             Op::Spmv => {

@@ -13,7 +13,11 @@ use crate::{Error, Result, Tensor, Tensors, validate};
 /// Rounds before a way can be dropped for being slow,
 const FIRST_ROUNDS: usize = 3;
 /// and after which it is decided.
-const MOST_ROUNDS: usize = 15;
+const MOST_ROUNDS: usize = 25;
+/// Rounds in which the fastest has to prove itself against the usual way, one after the other,
+const DUELS: usize = 20;
+/// and how many of them it has to win: equal ways do so once in two hundred times.
+const WON: usize = 16;
 /// A sample takes at least this long, so that reading the clock is nothing beside it.
 const SAMPLE: Duration = Duration::from_micros(100);
 /// A challenger has to need at most this share of the usual way's time.
@@ -104,7 +108,7 @@ impl Outcome {
 /// Finds the fastest of several ways to do the same on a device.
 ///
 /// The first way is the usual one: its result is what the others have to give, and it stays unless another needs at most
-/// 97% of its time. Ways are timed in turns. One that panics, fails, hangs or gives another result is dropped and
+/// 97% of its time, also in a duel at the end. Ways are timed in turns. One that panics, fails, hangs or gives another result is dropped and
 /// reported; one that is clearly slower than the best is not timed any longer.
 ///
 /// ```
@@ -187,7 +191,8 @@ impl Contest {
             }
         }
         let complete = rounds >= FIRST_ROUNDS || entrants[1..].iter().all(|entrant| entrant.dropped.is_some());
-        Ok(outcome(ways, entrants, complete))
+        let chosen = if complete { duel(&mut entrants) } else { 0 };
+        Ok(outcome(ways, entrants, chosen, complete))
     }
 
     /// Prepares a way on a context of its own and looks at its first result.
@@ -284,14 +289,29 @@ fn drop_slow(entrants: &mut [Entrant]) {
     }
 }
 
-fn outcome(ways: &[Way<'_>], entrants: Vec<Entrant>, complete: bool) -> Outcome {
-    let usual = entrants[0].median().unwrap_or(f64::INFINITY);
-    let able = |(_, entrant): &(usize, &Entrant)| entrant.dropped.is_none() && entrants[0].dropped.is_none();
-    let fastest = entrants.iter().enumerate().filter(able).filter_map(|(n, entrant)| Some((n, entrant.median()?)));
-    let chosen = match fastest.min_by(|a, b| a.1.total_cmp(&b.1)) {
-        Some((n, median)) if complete && median <= usual * BETTER => n,
-        _ => 0,
-    };
+/// The fastest way, if it is clearly faster than the usual one: by its median, and again and again side by side.
+fn duel(entrants: &mut [Entrant]) -> usize {
+    let able = entrants.iter().enumerate().filter(|(_, entrant)| entrant.dropped.is_none());
+    let fastest = able.filter_map(|(n, entrant)| Some((n, entrant.median()?))).min_by(|a, b| a.1.total_cmp(&b.1));
+    let (Some((challenger, median)), Some(usual)) = (fastest, entrants[0].median()) else { return 0 };
+    if challenger == 0 || median > usual * BETTER {
+        return 0;
+    }
+    let (mut won, mut ratios) = (0, Vec::new());
+    for round in 0..DUELS {
+        // Another one begins every time.
+        let order = if round % 2 == 0 { [0, challenger] } else { [challenger, 0] };
+        let [first, second] = order.map(|n| entrants[n].sample());
+        let (Some(first), Some(second)) = (first, second) else { return 0 };
+        let ratio = if round % 2 == 0 { second / first } else { first / second };
+        won += usize::from(ratio < 1.0);
+        ratios.push(ratio);
+    }
+    ratios.sort_by(f64::total_cmp);
+    if won >= WON && ratios[DUELS / 2] <= BETTER { challenger } else { 0 }
+}
+
+fn outcome(ways: &[Way<'_>], entrants: Vec<Entrant>, chosen: usize, complete: bool) -> Outcome {
     let trials = ways.iter().zip(entrants).enumerate().map(|(n, (way, entrant))| Trial {
         name: way.name.clone(),
         median_ns: entrant.median(),

@@ -218,6 +218,11 @@ impl Conv {
     }
 }
 
+/// The algorithms that can do operands of these shapes; none if nothing can.
+pub(crate) fn candidates(from: &[usize], to: &[usize], conv: &Conv) -> Vec<Algorithm> {
+    Geometry::of("conv", from, to, conv).map_or_else(|_| Vec::new(), |geometry| choice::candidates(&geometry))
+}
+
 /// Products that one thread of a GPU adds up in one launch.
 const LONGEST: usize = 16_384;
 
