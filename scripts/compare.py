@@ -141,8 +141,36 @@ def recurrent():
                     yield "rnn", f"torch/{cell}{form}-batch-{batch}", "us", 1e6 * median(lambda: network(x))
 
 
+def convolutions():
+    if torch is None:
+        return
+    layers = [(64, 64, 1, 28, 3, 1), (3, 64, 1, 224, 7, 2), (128, 128, 128, 56, 3, 1), (256, 256, 1, 28, 1, 1)]
+    for channels, filters, groups, side, kernel, stride in layers:
+        name = f"{channels}-{filters}" if groups == 1 else f"depthwise-{channels}"
+        name += f"-{side}-k{kernel}" + (f"-s{stride}" if stride > 1 else "")
+        weight = torch.from_numpy(arrays(filters * channels // groups * kernel**2, 2).reshape(filters, -1, kernel, kernel))
+        for batch in (1, 8):
+            x = torch.from_numpy(arrays(batch * channels * side**2).reshape(batch, channels, side, side))
+            work = lambda: torch.nn.functional.conv2d(x, weight, None, stride, kernel // 2, 1, groups)
+            with torch.no_grad():
+                yield "conv", f"torch/{name}-batch-{batch}", "us", 1e6 * median(work)
+
+
+def eight_bits():
+    if torch is None:
+        return
+    for n in (256, 512, 1024):
+        x, weight = (torch.from_numpy(arrays(n * n, seed).reshape(n, n)) for seed in (1, 2))
+        x = torch.quantize_per_tensor(x, 1 / 127, 128, torch.quint8)
+        weight = torch.quantize_per_tensor(weight, 1 / 127, 0, torch.qint8)
+        packed = torch.ops.quantized.linear_prepack(weight, None)
+        work = lambda: torch.ops.quantized.linear(x, packed, 0.5, 128)
+        yield "int8", f"torch/{n}", "GOP/s", 2 * n**3 / 1e9 / median(work)
+
+
 def measure(group, path):
-    rows = {"matmul_all_threads": products, "sparse": sparse, "fft": transforms, "rnn": recurrent}.get(group)
+    rows = {"matmul_all_threads": products, "sparse": sparse, "fft": transforms, "rnn": recurrent, "conv": convolutions,
+            "int8": eight_bits}.get(group)
     rows = list(rows() if rows else elementwise(group))
     with open(path, "w") as file:
         json.dump([{"group": g, "id": i, "unit": u, "p50": v} for g, i, u, v in rows], file)
