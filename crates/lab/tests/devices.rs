@@ -91,7 +91,9 @@ fn the_groups_of_tensors_yield_rows_with_targets() {
     for group in tensor::group_names() {
         let ours = report.rows.iter().filter(|row| row.group == group && row.is_ours());
         assert!(ours.clone().count() > 0, "{group}");
-        assert!(ours.clone().all(|row| row.target.is_some() != (group == "matmul_small")), "{group}");
+        // Some are held to nothing, and convolutions to a library that is not always there.
+        let free = ["matmul_small", "rnn"].contains(&group) || (group == "conv" && cfg!(not(feature = "candle")));
+        assert!(ours.clone().all(|row| row.target.is_some() != free), "{group}");
     }
     assert!(report.rows.iter().all(|row| row.device == "cpu"));
 }
