@@ -162,7 +162,7 @@ impl Tensor {
     /// assert_eq!((y.output.shape(), y.state.hidden.shape()), (&[2, 10, 16][..], &[4, 2, 8][..]));
     ///
     /// let error = x.recurrent(&network.layers(1), &weights, None).unwrap_err().to_string();
-    /// assert_eq!(error, "recurrent: shapes [1824] and [624] differ; the second is what the packed weights have");
+    /// assert_eq!(error, "recurrent: shapes [1872] and [624] differ; the second is what the packed weights have");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn recurrent(
