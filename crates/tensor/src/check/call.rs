@@ -15,7 +15,7 @@ use crate::{
 #[serde(tag = "op", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Call {
-    /// One of [`crate::ops::create`](crate::Tensors::full).
+    /// Something new, as [`Tensors::full`] makes it.
     Create {
         /// Which.
         kernel: usize,
@@ -191,13 +191,19 @@ pub(super) enum Tolerance {
     Largest(f64),
 }
 
-fn named(table: impl IntoIterator<Item = (&'static str, DType)>, wanted: &str) -> Result<usize> {
-    let found = table.into_iter().position(|(name, dtype)| name_of(name, dtype) == wanted);
+/// The number of the operation of a name.
+fn named(names: impl IntoIterator<Item = String>, wanted: &str) -> Result<usize> {
+    let found = names.into_iter().position(|name| name == wanted);
     found.ok_or_else(|| millrace_core::Error::Invalid(format!("there is no operation {wanted}").into()).into())
 }
 
 fn name_of(name: &str, dtype: DType) -> String {
     format!("{name}_{dtype}")
+}
+
+/// Casts of one type differ in what they give.
+fn name_of_unary(entry: &unary::Entry) -> String {
+    format!("{}_{}_{}", entry.name, entry.from, entry.to)
 }
 
 /// The next inputs, as far as they are there.
@@ -208,8 +214,7 @@ fn optional(inputs: &[Tensor], first: bool, second: bool) -> (Option<&Tensor>, O
 
 impl Call {
     pub(crate) fn unary(entry: usize) -> Self {
-        let entry = &unary::TABLE[entry];
-        Self::Unary { name: format!("{}_{}_{}", entry.name, entry.from, entry.to) }
+        Self::Unary { name: name_of_unary(&unary::TABLE[entry]) }
     }
 
     pub(crate) fn binary(entry: usize, number: Option<u32>) -> Self {
@@ -288,15 +293,9 @@ impl Call {
             }
             Self::Copy => copy::copy(input(0)?),
             Self::Pad { around, value } => copy::pad(input(0)?, around, *value),
-            Self::Unary { name } => {
-                let all = unary::TABLE.iter().position(|e| format!("{}_{}_{}", e.name, e.from, e.to) == *name);
-                match all {
-                    Some(entry) => unary::run(input(0)?, entry),
-                    None => Err(millrace_core::Error::Invalid(format!("there is no operation {name}").into()).into()),
-                }
-            }
+            Self::Unary { name } => unary::run(input(0)?, named(unary::TABLE.iter().map(name_of_unary), name)?),
             Self::Binary { name, number } => {
-                let entry = named(binary::TABLE.iter().map(|entry| (entry.name, entry.from)), name)?;
+                let entry = named(binary::TABLE.iter().map(|entry| name_of(entry.name, entry.from)), name)?;
                 match number {
                     Some(bits) => binary::run_number(input(0)?, *bits, entry),
                     None => binary::run(input(0)?, input(1)?, entry),
@@ -304,7 +303,7 @@ impl Call {
             }
             Self::Select => input(0)?.select(input(1)?, input(2)?),
             Self::Reduce { name, axes, keepdims, divisor } => {
-                let entry = named(reduce::VALUES.iter().map(|entry| (entry.name, entry.dtype)), name)?;
+                let entry = named(reduce::VALUES.iter().map(|entry| name_of(entry.name, entry.dtype)), name)?;
                 reduce::reduce(input(0)?, entry, *axes, *keepdims, Some(0), *divisor)
             }
             Self::Arg { name, axes, keepdims } => reduce::arg_by_name(input(0)?, name, *axes, *keepdims),

@@ -156,7 +156,7 @@ pub struct Difference {
     pub at: Option<(usize, f64, f64)>,
 }
 
-/// Does a call on the CPU and compares. None if the CPU does not do it: there is nothing to compare with.
+/// Does a call on the CPU and compares.
 fn compare(cpu: &Tensors, call: &Call, inputs: &[Lying], got: &Tensor) -> Result<Difference> {
     let at_cpu = |lying: &Lying| lying.to(cpu);
     let want = call.run(cpu, &inputs.iter().map(at_cpu).collect::<Result<Vec<_>>>()?)?;
