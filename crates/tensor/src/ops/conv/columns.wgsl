@@ -1,8 +1,4 @@
 {COMMON}
-fn store(at: u32, number: u32, sum: f32) {
-    out[at] = {VALUE};
-}
-
 // The columns of four positions, wherever in the batch they are: a column is found, not stored.
 @compute @workgroup_size(64)
 fn main(

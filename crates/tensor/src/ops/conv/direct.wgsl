@@ -1,8 +1,4 @@
 {COMMON}
-fn store(at: u32, number: u32, sum: f32) {
-    out[at] = {VALUE};
-}
-
 // A thread does four neighbours of a row of one number. It goes through the kernel once: channel by channel, and in there
 // as the weights lie.
 @compute @workgroup_size(64)

@@ -45,7 +45,7 @@ fn main(
             }
         }
     }
-    out[id] = {VALUE};
+    store(id, channel, sum);
 }
 
 fn all_true(each: vec3<bool>) -> bool {

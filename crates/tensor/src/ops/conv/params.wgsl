@@ -27,3 +27,7 @@ fn bias_of(number: u32) -> f32 {
     if (params.has_bias == 0u) { return 0.0; }
     return bias[params.bias + number];
 }
+
+fn store(at: u32, number: u32, sum: f32) {
+    out[at] = {VALUE};
+}

@@ -16,8 +16,8 @@ const FURTHER: usize = 1;
 
 pub(super) fn spec(number: usize) -> KernelSpec {
     let (name, access, value) = match number {
-        FIRST => ("conv_fold", Access::Overwrite, "sum + bias_of(channel)"),
-        _ => ("conv_fold_further", Access::ReadWrite, "out[id] + sum"),
+        FIRST => ("conv_fold", Access::Overwrite, "sum + bias_of(number)"),
+        _ => ("conv_fold_further", Access::ReadWrite, "out[at] + sum"),
     };
     let spec = KernelSpec::new(name)
         .params::<Params>()
