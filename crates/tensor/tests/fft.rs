@@ -3,43 +3,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::{f64::consts::PI, sync::OnceLock};
+mod support;
+
+use std::f64::consts::PI;
 
 use millrace::{
-    Device, Runtime,
+    Runtime,
     cpu::CpuThreads,
     tensor::{Complex32, DType, Error, Norm, Tensor, Tensors},
 };
 use proptest::prelude::*;
+use support::{noise, places};
 
 /// An error, relative to the root of the sum of the squares of what was transformed, which is what a frequency of noise
 /// is. Bluestein's lengths are transformed twice.
 const TOLERANCE: f64 = 6e-7;
 
 type C = (f64, f64);
-
-fn devices() -> &'static [Device] {
-    static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
-    DEVICES.get_or_init(|| {
-        let runtime = millrace::runtime();
-        ["cpu", "gpu"].iter().filter_map(|id| runtime.open(id).ok()).collect()
-    })
-}
-
-fn places() -> Vec<Tensors> {
-    devices().iter().map(|device| Tensors::on(device).unwrap()).collect()
-}
-
-/// Numbers between -1 and 1.
-fn noise(n: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((z ^ z >> 27) >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..n).map(|_| next()).collect()
-}
 
 fn complex_noise(n: usize, seed: u64) -> Vec<Complex32> {
     noise(2 * n, seed).chunks_exact(2).map(|part| Complex32::new(part[0], part[1])).collect()

@@ -3,35 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::sync::OnceLock;
+mod support;
 
-use millrace::{
-    Device,
-    tensor::{DType, Error, Pool, Tensor, Tensors},
-};
-
-fn devices() -> &'static [Device] {
-    static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
-    DEVICES.get_or_init(|| {
-        let runtime = millrace::runtime();
-        ["cpu", "gpu"].iter().filter_map(|id| runtime.open(id).ok()).collect()
-    })
-}
-
-fn places() -> Vec<Tensors> {
-    devices().iter().map(|device| Tensors::on(device).unwrap()).collect()
-}
-
-/// Numbers between -1 and 1.
-fn noise(n: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((z ^ z >> 27) >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..n).map(|_| next()).collect()
-}
+use millrace::tensor::{DType, Error, Pool, Tensor, Tensors};
+use support::{noise, places};
 
 fn random(tensors: &Tensors, shape: &[usize], seed: u64) -> Tensor {
     tensors.from_slice(&noise(shape.iter().product(), seed), shape).unwrap()

@@ -3,29 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::sync::OnceLock;
+mod support;
 
 use millrace::{
-    Device, Runtime,
+    Runtime,
     cpu::CpuThreads,
     tensor::{DType, Error, Nonlinearity, Recurrent, RecurrentOutput, RecurrentState, Tensor, Tensors},
 };
 use proptest::prelude::*;
+use support::places;
 
 /// An error of a state, whose size is about one.
 const TOLERANCE: f64 = 5e-6;
-
-fn devices() -> &'static [Device] {
-    static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
-    DEVICES.get_or_init(|| {
-        let runtime = millrace::runtime();
-        ["cpu", "gpu"].iter().filter_map(|id| runtime.open(id).ok()).collect()
-    })
-}
-
-fn places() -> Vec<Tensors> {
-    devices().iter().map(|device| Tensors::on(device).unwrap()).collect()
-}
 
 /// The CPU with so many threads.
 fn threads(count: usize) -> Tensors {
@@ -34,13 +23,7 @@ fn threads(count: usize) -> Tensors {
 
 /// Numbers between minus and plus `size`.
 fn noise(n: usize, seed: u64, size: f32) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((z ^ z >> 27) >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..n).map(|_| size * next()).collect()
+    support::noise(n, seed).into_iter().map(|x| size * x).collect()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]

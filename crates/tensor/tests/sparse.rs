@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod support;
+
 use std::sync::OnceLock;
 
 use millrace::tensor::{
@@ -9,17 +11,12 @@ use millrace::tensor::{
     sparse::{Coo, Csc, Csr, Invalid, LIMIT},
 };
 use proptest::prelude::*;
+use support::fresh_places;
 
 /// The CPU, and the GPU if there is one.
 fn places() -> &'static [Tensors] {
     static PLACES: OnceLock<Vec<Tensors>> = OnceLock::new();
     PLACES.get_or_init(fresh_places)
-}
-
-/// The same, with counts of their own.
-fn fresh_places() -> Vec<Tensors> {
-    let devices = ["cpu", "gpu"].iter().filter_map(|id| millrace::runtime().open(id).ok());
-    devices.map(|device| Tensors::on(&device).unwrap()).collect()
 }
 
 fn numbers(seed: u64, n: usize) -> Vec<f32> {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod support;
+
 use std::time::{Duration, Instant};
 
 use millrace::{
@@ -11,14 +13,11 @@ use millrace::{
         tune::{Case, Contest, Fate, Op, Tuner, Tuning, Way, Work},
     },
 };
+use support::fresh_devices;
 use tempfile::tempdir;
 
 fn cpu() -> Device {
     millrace::runtime().open("cpu").unwrap()
-}
-
-fn devices() -> Vec<Device> {
-    ["cpu", "gpu"].iter().filter_map(|id| millrace::runtime().open(id).ok()).collect()
 }
 
 /// Does something to a tensor as often as said, so that more takes longer.
@@ -31,7 +30,7 @@ fn repeated(times: usize) -> impl Fn(&Tensors) -> Result<Work> {
 
 #[test]
 fn the_fastest_way_wins_and_slow_ones_are_not_timed_to_the_end() {
-    for device in devices() {
+    for device in fresh_devices() {
         let ways = [Way::new("six", repeated(6)), Way::new("sixty", repeated(60)), Way::new("one", repeated(1))];
         let outcome = Contest::on(&device).limit(Duration::from_secs(5)).run(&ways).unwrap();
         assert!(outcome.complete);
@@ -124,7 +123,7 @@ fn product(device: &Device, tuner: &Tuner) -> Vec<f32> {
 #[test]
 fn results_are_found_again_by_another_tuner_and_can_be_forbidden() {
     let folder = tempdir().unwrap();
-    for device in devices() {
+    for device in fresh_devices() {
         let case: Case = "matmul 1x48x48x48".parse().unwrap();
         let tuner = Tuner::new(&device, Some(folder.path()), Tuning::Kept);
         assert!(tuner.results().is_empty());
@@ -175,7 +174,7 @@ fn every_way_of_every_operation_gives_the_same_result() {
         (Op::Fft, "fft 4096x3"),
         (Op::Spmv, "spmv 20000x100000"),
     ];
-    for device in devices() {
+    for device in fresh_devices() {
         for (op, text) in cases {
             let ways = op.ways(device.info().kind);
             let folder = tempdir().unwrap();

@@ -5,6 +5,8 @@
 mod calibration;
 mod products;
 mod refused;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::sync::OnceLock;
 
@@ -13,17 +15,12 @@ use millrace::tensor::{
     quant::{Calibration, Parameters, Scheme},
 };
 use proptest::prelude::*;
+use support::fresh_places;
 
 /// The CPU, and the GPU if there is one.
 fn places() -> &'static [Tensors] {
     static PLACES: OnceLock<Vec<Tensors>> = OnceLock::new();
     PLACES.get_or_init(fresh_places)
-}
-
-/// The same, with counts of their own.
-fn fresh_places() -> Vec<Tensors> {
-    let devices = ["cpu", "gpu"].iter().filter_map(|id| millrace::runtime().open(id).ok());
-    devices.map(|device| Tensors::on(&device).unwrap()).collect()
 }
 
 /// Numbers from -1 to 1.
