@@ -1,12 +1,15 @@
 //! The threads that kernels run on.
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::{Builder, JoinHandle},
 };
 
 use millrace_core::Threads;
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use millrace_ring::Crew;
 
 /// Pieces of work per thread: enough that a slow piece does not hold up the end, few enough to be cheap.
 const PIECES: u64 = 8;
@@ -15,21 +18,32 @@ const PIECES: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Team {
     count: usize,
-    /// The threads beside the caller; `None` if they could not be started, and then the caller does everything.
-    helpers: OnceLock<Option<ThreadPool>>,
+    crew: Arc<Crew>,
+    /// The threads beside the caller, as many as could be started.
+    helpers: OnceLock<Vec<JoinHandle<()>>>,
 }
 
 impl Team {
     pub(crate) fn new(count: usize) -> Self {
-        Self { count, helpers: OnceLock::new() }
+        Self { count, crew: Arc::new(Crew::new()), helpers: OnceLock::new() }
     }
 
-    fn helpers(&self) -> Option<&ThreadPool> {
-        let start = || {
-            let threads = ThreadPoolBuilder::new().num_threads(self.count - 1);
-            threads.thread_name(|n| format!("millrace-team-{n}")).build().ok()
+    fn start(&self) -> Vec<JoinHandle<()>> {
+        let helper = |n| {
+            let crew = self.crew.clone();
+            Builder::new().name(format!("millrace-team-{n}")).spawn(move || crew.serve()).ok()
         };
-        if self.count < 2 { None } else { self.helpers.get_or_init(start).as_ref() }
+        (1..self.count).map_while(helper).collect()
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.crew.dismiss();
+        for helper in self.helpers.take().unwrap_or_default() {
+            // It caught whatever a kernel threw.
+            let _ = helper.join();
+        }
     }
 }
 
@@ -50,14 +64,11 @@ impl Threads for Team {
                 (start..n.min(start + step)).for_each(each);
             }
         };
-        match self.helpers() {
-            Some(helpers) if n > 1 => helpers.in_place_scope(|scope| {
-                for _ in 0..(self.count as u64 - 1).min(n - 1) {
-                    scope.spawn(|_| work());
-                }
-                work();
-            }),
-            _ => work(),
+        if n > 1 && self.count > 1 {
+            self.helpers.get_or_init(|| self.start());
+            self.crew.run(&work);
+        } else {
+            work();
         }
     }
 }

@@ -12,12 +12,14 @@
 //!   time, and nothing spins on a machine with one core.
 //! - **No allocation per message.** Requests get their answers through a [`reply::ReplyPool`], and anything else that
 //!   would have to be allocated over and over can come from a [`Slab`].
+//! - **Hands when there is work.** Threads of a [`Crew`] join a job that is worth several, as late as they like.
 //!
 //! Misuse does not compile: the ends are separate types, and the single-sender ring cannot be cloned.
 //!
 //! Every algorithm has a file of its own, which names its origin, and a loom model in `tests/loom`.
 
 mod bell;
+mod crew;
 mod drops;
 mod error;
 mod fence;
@@ -33,6 +35,7 @@ mod ticks;
 mod wait;
 
 pub use bell::{Bell, Seat, prefetch_to_write, sleep_until};
+pub use crew::Crew;
 pub use error::{
     CapacityError, MAX_CAPACITY, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError,
 };

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_ring::{mpsc, reply::ReplyPool, spsc};
+use millrace_ring::{Crew, mpsc, reply::ReplyPool, spsc};
 
 /// Not zero: a sender that is blocked looks by itself ten times a second, and everyone polls for some microseconds
 /// before the first sleep.
@@ -37,7 +37,10 @@ fn blocked_ends_use_next_to_no_processor_time() {
     (0..8).for_each(|i| tx_full.try_send(i).unwrap());
     let replies = ReplyPool::<u8>::new();
     let (answer, asked) = replies.pair().unwrap();
+    let crew = Crew::new();
     thread::scope(|scope| {
+        let member = scope.spawn(|| crew.serve());
+        crew.run(&|| ());
         let receiver = scope.spawn(move || rx_empty.recv());
         let sender = scope.spawn(move || tx_full.send(8));
         let asker = scope.spawn(move || asked.recv());
@@ -54,6 +57,8 @@ fn blocked_ends_use_next_to_no_processor_time() {
         assert_eq!(receiver.join().unwrap(), Ok(1));
         assert!(sender.join().unwrap().is_ok());
         assert_eq!(asker.join().unwrap(), Ok(2));
+        crew.dismiss();
+        member.join().unwrap();
         assert!(used < NEXT_TO_NOTHING, "an idle second took {used:?}");
     });
 }

@@ -2,6 +2,7 @@
 #![cfg(not(loom))]
 #![allow(clippy::expect_used)]
 
+mod crew;
 mod replies;
 
 use std::{

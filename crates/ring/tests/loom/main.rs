@@ -5,6 +5,7 @@
 //! ```
 #![cfg(loom)]
 
+mod crew;
 mod replies;
 mod slab;
 
