@@ -108,7 +108,9 @@ impl Crew {
         let lent: *const (dyn Fn() + Sync + '_) = job;
         // SAFETY: only the lifetime changes, and nobody calls it after this function: whoever entered is waited for, and
         // nobody enters once it is closed.
-        let lent = Job(unsafe { std::mem::transmute::<*const (dyn Fn() + Sync + '_), *const (dyn Fn() + Sync + 'static)>(lent) });
+        let lent = Job(unsafe {
+            std::mem::transmute::<*const (dyn Fn() + Sync + '_), *const (dyn Fn() + Sync + 'static)>(lent)
+        });
         // SAFETY: we have the crew, and the caller before us has waited until nobody was inside.
         self.job.with_mut(|place| unsafe { *place = Some(lent) });
         self.state.fetch_add(ROUND | OPEN, Ordering::Release);

@@ -7,11 +7,14 @@ use super::*;
 /// caller has returned, are noticed.
 fn pieces(crew: &Crew, round: usize) {
     let (next, cells) = (Counter::new(0), [Cell::new(0), Cell::new(0)]);
-    crew.run(&Watched(&|| {
-        while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
-            cell.set(round);
-        }
-    }).call());
+    crew.run(
+        &Watched(&|| {
+            while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
+                cell.set(round);
+            }
+        })
+        .call(),
+    );
     assert!(cells.iter().all(|cell| cell.get() == round), "all is done, and seen by the caller");
 }
 
@@ -29,7 +32,7 @@ impl Watched<'_> {
 
 #[test]
 fn members_do_a_part_or_come_too_late() {
-    explore(3, || {
+    explore(2, || {
         let crew = loom::sync::Arc::new(Crew::new());
         let member = thread::spawn({
             let crew = crew.clone();

@@ -18,7 +18,7 @@ pub(crate) const BLOCK: usize = 1024;
 /// Elements of a thread's piece of a large array.
 pub(crate) const PIECE: usize = 64 * 1024;
 /// What waking other threads costs, in nanoseconds of work that it has to be worth.
-const WORTH_WAKING: f64 = 100_000.0;
+const WORTH_WAKING: f64 = 50_000.0;
 
 /// Whether work of so many nanoseconds is worth several threads.
 pub(crate) fn worth_threads(threads: &dyn Threads, nanoseconds: f64) -> bool {
