@@ -450,7 +450,8 @@ pub trait Threads: Sync {
     fn all_wanted(&self) -> bool {
         false
     }
-    /// Calls `each` with every number below `n`, on several threads, and returns when all calls have.
+    /// Calls `each` once with every number below `n`, on several threads, and returns when all calls have. Where memory has
+    /// several nodes, a number belongs to the same node's threads in every call with the same `n`, if they find the time.
     fn for_each(&self, n: u64, each: &(dyn Fn(u64) + Sync));
 }
 

@@ -2,13 +2,14 @@
 //!
 //! This room executes commands that `millrace-core` has checked: it copies bytes, keeps the promise that never-written
 //! bytes read as zero, and calls kernels over their grid on a pool of threads. It knows no operation. Its `unsafe` code
-//! is in two places: [`block`](self), which gets memory from the system, and the cutting of outputs into pieces for
-//! groups.
+//! is where memory comes from the system, where threads are kept on a memory node's cores, and where outputs are cut into
+//! pieces for groups.
 
 mod block;
 mod execute;
 mod info;
 mod launch;
+mod node;
 mod threads;
 
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! The threads that kernels run on.
 
 use std::{
+    cell::Cell,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -8,16 +9,26 @@ use std::{
     thread::{Builder, JoinHandle},
 };
 
+use arrayvec::ArrayVec;
 use millrace_core::Threads;
 use millrace_ring::Crew;
 
+use crate::node::{self, Node};
+
 /// Pieces of work per thread: enough that a slow piece does not hold up the end, few enough to be cheap.
 const PIECES: u64 = 8;
+/// The most memory nodes that are told apart.
+const MAX_NODES: usize = 16;
 
 /// The threads of one device. They are started when first needed, so that opening a device costs nothing.
+///
+/// Where a machine's memory has several nodes, each thread stays on the cores of one, and work is cut into as many stretches
+/// as there are nodes: a thread takes from its own node's stretch before it helps with others'. Memory belongs to the node
+/// whose thread writes it first, and the same stretch of an array of the same size is that node's again in the next launch.
 #[derive(Debug)]
 pub(crate) struct Team {
     count: usize,
+    nodes: Vec<Node>,
     crew: Arc<Crew>,
     /// The threads beside the caller, as many as could be started.
     helpers: OnceLock<Vec<JoinHandle<()>>>,
@@ -25,16 +36,43 @@ pub(crate) struct Team {
 
 impl Team {
     pub(crate) fn new(count: usize) -> Self {
-        Self { count, crew: Arc::new(Crew::new()), helpers: OnceLock::new() }
+        Self::over(count, node::all())
+    }
+
+    fn over(count: usize, nodes: &[Node]) -> Self {
+        let nodes = nodes[..nodes.len().min(MAX_NODES)].to_vec();
+        Self { count, nodes, crew: Arc::new(Crew::new()), helpers: OnceLock::new() }
     }
 
     fn start(&self) -> Vec<JoinHandle<()>> {
-        let helper = |n| {
-            let crew = self.crew.clone();
-            Builder::new().name(format!("millrace-team-{n}")).spawn(move || crew.serve()).ok()
+        let helper = |n: usize| {
+            let (crew, node) = (self.crew.clone(), n % self.nodes.len().max(1));
+            let home = self.nodes.get(node).filter(|_| self.nodes.len() > 1).cloned();
+            let serve = move || {
+                if let Some(home) = home {
+                    home.stay();
+                    HOME.set(Some(node));
+                }
+                crew.serve();
+            };
+            Builder::new().name(format!("millrace-team-{n}")).spawn(serve).ok()
         };
         (1..self.count).map_while(helper).collect()
     }
+
+    /// The node of the calling thread.
+    fn home(&self) -> usize {
+        if self.nodes.len() < 2 {
+            return 0;
+        }
+        // A caller may be moved at any time: then its guess is wrong for one launch.
+        HOME.get().or_else(|| self.nodes.iter().position(Node::is_here)).unwrap_or_default()
+    }
+}
+
+thread_local! {
+    /// The node that a helper stays on.
+    static HOME: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 impl Drop for Team {
@@ -53,15 +91,21 @@ impl Threads for Team {
     }
 
     fn for_each(&self, n: u64, each: &(dyn Fn(u64) + Sync)) {
-        let next = AtomicU64::new(0);
+        let stretches = self.nodes.len().max(1) as u64;
+        let start = |stretch: u64| n * stretch / stretches;
+        let next: ArrayVec<AtomicU64, MAX_NODES> = (0..stretches).map(|stretch| start(stretch).into()).collect();
         let step = (n / (self.count as u64 * PIECES)).max(1);
         let work = || {
-            loop {
-                let start = next.fetch_add(step, Ordering::Relaxed);
-                if start >= n {
-                    return;
+            let home = self.home() as u64;
+            for stretch in (home..stretches).chain(0..home) {
+                let end = start(stretch + 1);
+                loop {
+                    let piece = next[stretch as usize].fetch_add(step, Ordering::Relaxed);
+                    if piece >= end {
+                        break;
+                    }
+                    (piece..end.min(piece + step)).for_each(each);
                 }
-                (start..n.min(start + step)).for_each(each);
             }
         };
         if n > 1 && self.count > 1 {
@@ -100,5 +144,24 @@ impl Threads for All<'_> {
 
     fn for_each(&self, n: u64, each: &(dyn Fn(u64) + Sync)) {
         self.0.for_each(n, each);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_piece_is_done_once_whatever_the_nodes() {
+        for nodes in [0, 1, 2, 3, MAX_NODES + 4] {
+            let team = Team::over(3, &vec![Node::of(&[0, 1]); nodes]);
+            for n in [0, 1, 2, 7, 100, 1001] {
+                let done: Vec<_> = (0..n).map(|_| AtomicU64::new(0)).collect();
+                team.for_each(n, &|piece| {
+                    done[piece as usize].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(done.iter().all(|times| times.load(Ordering::Relaxed) == 1), "{n} pieces, {nodes} nodes");
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@ pub(crate) mod scratch;
 pub(crate) mod source;
 pub(crate) mod stream;
 
-use std::sync::{Mutex, PoisonError};
+use std::marker::PhantomData;
 
 use millrace_core::Threads;
 
@@ -37,11 +37,45 @@ pub(crate) fn pieces<T: Send>(
     if !parallel || count < 2 {
         return out.chunks_mut(piece).enumerate().for_each(|(n, piece)| each(n, piece));
     }
-    let rest = Mutex::new(out.chunks_mut(piece).enumerate());
-    threads.for_each(count as u64, &|_| {
-        let next = rest.lock().unwrap_or_else(PoisonError::into_inner).next();
-        if let Some((n, piece)) = next {
-            each(n, piece);
-        }
+    let out = Target::new(out);
+    threads.for_each(count as u64, &|n| {
+        let first = n as usize * piece;
+        // SAFETY: every number comes once, and its piece is nobody else's.
+        each(n as usize, unsafe { out.part(first, piece.min(out.len - first)) });
     });
+}
+
+/// An output of which every task writes parts of its own.
+pub(crate) struct Target<'a, T> {
+    start: *mut T,
+    len: usize,
+    borrowed: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: whoever asks for a part promises that no other thread has it; the memory is borrowed for all of them.
+unsafe impl<T: Send> Send for Target<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Target<'_, T> {}
+
+impl<'a, T> Target<'a, T> {
+    pub(crate) fn new(out: &'a mut [T]) -> Self {
+        Self { start: out.as_mut_ptr(), len: out.len(), borrowed: PhantomData }
+    }
+
+    /// Where it begins.
+    pub(crate) fn start(&self) -> *mut T {
+        self.start
+    }
+
+    /// `len` elements from `first` on.
+    ///
+    /// # Safety
+    /// Nobody else has one of them until the part is gone.
+    #[allow(clippy::mut_from_ref, reason = "parts are disjoint by contract")]
+    #[inline(always)]
+    pub(crate) unsafe fn part(&self, first: usize, len: usize) -> &mut [T] {
+        assert!(first <= self.len && len <= self.len - first, "a part is inside of its output");
+        // SAFETY: inside of memory that is borrowed for `'a`; by contract nobody else has it.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(first), len) }
+    }
 }

@@ -5,7 +5,7 @@ use gemm::{Parallelism, gemm};
 use millrace_core::{CpuKernel, Launched};
 
 use super::{Geometry, Params};
-use crate::cpu::{scratch::Scratch, worth_threads};
+use crate::cpu::{Target, scratch::Scratch, worth_threads};
 
 /// Nanoseconds per multiplication on one thread, roughly.
 const COST: f64 = 0.02;
@@ -18,12 +18,6 @@ pub(crate) fn kernel() -> CpuKernel {
     let scratch = Scratch::default();
     CpuKernel::whole(move |launch| run(launch, &scratch))
 }
-
-/// The output, of which every task writes columns of its own.
-struct Target(*mut f32);
-
-// SAFETY: tasks write disjoint parts of memory that is borrowed for the launch.
-unsafe impl Sync for Target {}
 
 fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
     let params = launch.params::<Params>();
@@ -41,9 +35,8 @@ fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
     let parts = if parallel { threads.count().div_ceil(images) } else { 1 };
     let tile = positions.div_ceil(parts).min(most).next_multiple_of(UNIT).min(positions);
     let tiles = positions.div_ceil(tile);
-    let target = Target(out.as_mut_ptr());
+    let target = Target::new(out);
     let task = |number: u64| {
-        let target = &target; // all of it, not the pointer alone
         let (place, start) = (number as usize / tiles, number as usize % tiles * tile);
         let (group, count) = (place % g.groups, tile.min(positions - start));
         let x = &x[place * g.channels * plane..][..g.channels * plane];
@@ -52,7 +45,7 @@ fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
         if let Some(bias) = bias {
             for (filter, &value) in bias[group * g.filters..][..g.filters].iter().enumerate() {
                 // SAFETY: this filter's part of the task's columns, which nobody else has.
-                let row = unsafe { std::slice::from_raw_parts_mut(target.0.add(first + filter * positions), count) };
+                let row = unsafe { target.part(first + filter * positions, count) };
                 row.fill(value);
             }
         }
@@ -65,7 +58,7 @@ fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
                 #[rustfmt::skip]
                 gemm(
                     g.filters, count, depth,
-                    target.0.add(first), 1, positions as isize, bias.is_some(),
+                    target.start().add(first), 1, positions as isize, bias.is_some(),
                     weight.as_ptr(), 1, depth as isize,
                     columns.as_ptr(), 1, stride as isize,
                     1.0, 1.0, false, false, false, Parallelism::None,

@@ -13,7 +13,7 @@ use super::{
     plan::{Block, Plan, Shape, Task},
 };
 use crate::{
-    cpu::{PIECE, pieces, scratch::Scratch, worth_threads},
+    cpu::{PIECE, Target, pieces, scratch::Scratch, worth_threads},
     simd::arch,
 };
 
@@ -53,12 +53,6 @@ const ALONE: usize = 8;
 /// and of each of several.
 const TOGETHER: usize = 3;
 
-/// The output, of which every task writes positions of its own.
-struct Target(*mut f32);
-
-// SAFETY: tasks write disjoint parts of memory that is borrowed for the launch.
-unsafe impl Sync for Target {}
-
 fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
     let params = launch.params::<Params>();
     let g = params.geometry();
@@ -88,12 +82,11 @@ fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
     }
     let shape = arch.dispatch(Registers { one_filter: g.filters == 1 });
     let plan = Plan::new(g, shape, if parallel { threads.count() } else { 1 });
-    let target = Target(out.as_mut_ptr());
+    let target = Target::new(out);
     // What the last block of the last channel may read beyond the copy.
     let slack = shape.lanes * shape.vectors;
     let copied = if plan.in_place { 0 } else { g.channels * plan.channel() };
     let task = |number: u64| {
-        let target = &target; // all of it, not the pointer alone
         let task = plan.task(number as usize);
         let place = task.image * g.groups + task.group;
         let x = &x[place * g.channels * g.plane()..][..g.channels * g.plane()];
@@ -101,7 +94,7 @@ fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
         let bias = bias.map(|bias| &bias[task.group * g.filters..][..g.filters]);
         let first = place * g.filters * g.positions() + (task.start[0] * g.output[1] + task.start[1]) * g.output[2];
         // SAFETY: the place of the task's first position, inside of the output.
-        let out = unsafe { target.0.add(first) };
+        let out = unsafe { target.start().add(first) };
         let piece = |copy: &mut [f32]| arch.dispatch(Piece { plan: &plan, task, shape, x, weight, bias, copy, out });
         if plan.in_place { piece(&mut []) } else { scratch.with(copied + slack, piece) }
     };

@@ -9,7 +9,7 @@ use pulp::{Simd, WithSimd};
 
 use super::winograd::{ALL, Params, SEEN, TILE};
 use crate::{
-    cpu::{scratch::Scratch, worth_threads},
+    cpu::{Target, scratch::Scratch, worth_threads},
     simd::arch,
 };
 
@@ -71,12 +71,6 @@ impl WithSimd for Kernels<'_> {
     }
 }
 
-/// The output, of which every task writes a part of its own.
-struct Target(*mut f32);
-
-// SAFETY: tasks write disjoint parts of memory that is borrowed for the launch.
-unsafe impl Sync for Target {}
-
 /// The transforms of all kernels: 36 matrices of filters by channels.
 pub(super) fn weights() -> CpuKernel {
     CpuKernel::whole(|launch| {
@@ -86,17 +80,17 @@ pub(super) fn weights() -> CpuKernel {
         let out = &mut launch.output::<f32>(1)[..ALL * filters * channels];
         let threads = launch.threads();
         let parallel = worth_threads(threads, out.len() as f64 * 0.2);
-        let target = Target(out.as_mut_ptr());
+        let target = Target::new(out);
         let arch = arch();
         let task = |filter: u64| {
-            let (target, filter) = (&target, filter as usize);
+            let filter = filter as usize;
             let kernels = &weight[filter * channels * 9..][..channels * 9];
             for (block, weight) in kernels.chunks(LANES * 9).enumerate() {
                 let all = arch.dispatch(Kernels { weight, out: [[0.0; LANES]; ALL] });
                 for (element, lanes) in all.iter().enumerate() {
                     let at = (element * filters + filter) * channels + block * LANES;
                     // SAFETY: these channels of this filter in one of the matrices, which no other task has.
-                    let to = unsafe { std::slice::from_raw_parts_mut(target.0.add(at), weight.len() / 9) };
+                    let to = unsafe { target.part(at, weight.len() / 9) };
                     to.copy_from_slice(&lanes[..weight.len() / 9]);
                 }
             }
@@ -132,14 +126,13 @@ fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
     let tasks = down.div_ceil(rows);
     let rows = down.div_ceil(tasks);
     let tasks = down.div_ceil(rows);
-    let target = Target(out.as_mut_ptr());
+    let target = Target::new(out);
     let arch = arch();
     // And what transforms need on the way, in and out.
     let line = padded(rows * pitch);
     let pixels = SEEN * padded(pitch * TILE) + SEEN * (rows * pitch * TILE + LANES) + TILE * line + 2 * LANES;
     let room = ALL * (filters + channels) * line + pixels.max(TILE * TILE * line);
     let task = |number: u64| {
-        let target = &target; // all of it, not the pointer alone
         let (image, start) = (number as usize / tasks, number as usize % tasks * rows);
         let rows = rows.min(down - start);
         let (count, line) = (rows * pitch, padded(rows * pitch));
@@ -172,7 +165,7 @@ fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
                 let width = params.output[1] as usize;
                 let at = (image * filters + filter) * positions + first * width;
                 // SAFETY: the rows of this filter that the task's tiles are; no other task has them.
-                let out = unsafe { std::slice::from_raw_parts_mut(target.0.add(at), lines * width) };
+                let out = unsafe { target.part(at, lines * width) };
                 let bias = bias.map_or(0.0, |bias| bias[filter]);
                 arch.dispatch(Outputs { products, filter, filters, rows, pitch, bias, room: rest, width, out });
             }

@@ -2,7 +2,7 @@ use gemm::{Parallelism, gemm};
 use millrace_core::{CpuKernel, Launched};
 
 use super::Params;
-use crate::cpu::worth_threads;
+use crate::cpu::{Target, worth_threads};
 
 /// Nanoseconds per multiplication and addition on one thread, roughly,
 const COST: f64 = 0.02;
@@ -17,12 +17,6 @@ const LARGE: usize = 128;
 pub(crate) fn kernel(adds: bool) -> CpuKernel {
     CpuKernel::whole(move |launch| run(launch, adds))
 }
-
-/// The output, of which every task writes a part of its own.
-struct Target(*mut f32);
-
-// SAFETY: tasks write disjoint parts of memory that is borrowed for the launch.
-unsafe impl Sync for Target {}
 
 fn run(launch: &mut Launched<'_>, adds: bool) {
     let params = launch.params::<Params>();
@@ -44,9 +38,8 @@ fn run(launch: &mut Launched<'_>, adds: bool) {
     };
     let slab = side.div_ceil(slabs).next_multiple_of(UNIT);
     let slabs = side.div_ceil(slab);
-    let target = Target(out.as_mut_ptr());
+    let target = Target::new(out);
     let task = |task: u64| {
-        let target = &target; // all of it, not the pointer alone
         let (matrix, start) = (task as usize / slabs, task as usize % slabs * slab);
         let size = slab.min(side - start);
         let (rows, columns) = if by_rows { (start..start + size, 0..n) } else { (0..m, start..start + size) };
@@ -65,7 +58,7 @@ fn run(launch: &mut Launched<'_>, adds: bool) {
         // are only read. `first` and all rows and columns from there are inside matrix `matrix` of the output, which has
         // `batch` of them; tasks have disjoint rows or columns, or matrices.
         unsafe {
-            let to = target.0.add(first);
+            let to = target.start().add(first);
             #[rustfmt::skip]
             gemm(
                 m_here, n_here, k,

@@ -13,7 +13,7 @@ pub(super) use unfold::unfold;
 
 use super::{Arranged, Lines, PANEL, channel, channel_of};
 use crate::{
-    cpu::{pieces, worth_threads},
+    cpu::{Target, pieces, worth_threads},
     quant::Channel,
     simd::arch,
 };
@@ -174,15 +174,6 @@ pub(super) enum Weave {
     Turned,
 }
 
-/// An output that tasks write disjoint parts of.
-#[derive(Clone, Copy)]
-struct Target(*mut u32);
-
-// SAFETY: tasks write disjoint parts of memory that is borrowed for the launch.
-unsafe impl Send for Target {}
-// SAFETY: as above.
-unsafe impl Sync for Target {}
-
 /// Brings a right factor into panels.
 pub(super) fn weave(from: Weave) -> CpuKernel {
     CpuKernel::whole(move |launch| {
@@ -219,23 +210,22 @@ pub(super) fn weave(from: Weave) -> CpuKernel {
 }
 
 /// Puts four lines together, word by word, into panels.
-struct Weaver {
-    target: Target,
-    len: usize,
+struct Weaver<'a> {
+    target: Target<'a, u32>,
     steps: usize,
     n: usize,
 }
 
-impl Weaver {
+impl<'a> Weaver<'a> {
     /// For factors of so many columns, one after the other in `out`.
-    fn new(out: &mut [u32], steps: usize, n: usize) -> Self {
-        Self { target: Target(out.as_mut_ptr()), len: out.len(), steps, n }
+    fn new(out: &'a mut [u32], steps: usize, n: usize) -> Self {
+        Self { target: Target::new(out), steps, n }
     }
 
     /// Weaves a step of a factor, of lines that are as long as it has columns, or empty for zeros.
     ///
     /// # Safety
-    /// The memory is still borrowed, and nobody else weaves this step of this factor at the same time.
+    /// Nobody else weaves this step of this factor at the same time.
     unsafe fn weave(&self, factor: usize, step: usize, lines: [&[u8]; 4]) {
         arch().dispatch(Step { weaver: self, factor, step, lines });
     }
@@ -243,7 +233,7 @@ impl Weaver {
 
 /// One step of a factor.
 struct Step<'a> {
-    weaver: &'a Weaver,
+    weaver: &'a Weaver<'a>,
     factor: usize,
     step: usize,
     lines: [&'a [u8]; 4],
@@ -254,12 +244,12 @@ impl WithSimd for Step<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self { weaver: &Weaver { ref target, len, steps, n }, factor, step, lines } = self;
+        let Self { weaver: &Weaver { ref target, steps, n }, factor, step, lines } = self;
+        assert!(step < steps, "a step is inside its factor");
         for (panel, start) in (0..n).step_by(PANEL).enumerate() {
             let at = ((factor * n.div_ceil(PANEL) + panel) * steps + step) * PANEL;
-            assert!(step < steps && at + PANEL <= len, "a step is inside its factor");
-            // SAFETY: just found to be inside, and nobody else's, as the caller of `weave` says.
-            let out = unsafe { std::slice::from_raw_parts_mut(target.0.add(at), PANEL) };
+            // SAFETY: nobody else's, as the caller of `weave` says.
+            let out = unsafe { target.part(at, PANEL) };
             let mut rows = [[0u8; PANEL]; 4];
             for i in 0..4 {
                 let line = lines[i];

@@ -5,11 +5,11 @@ use millrace_core::{CpuKernel, Launched};
 use pulp::{Simd, WithSimd};
 
 use super::{
-    PANEL, Target, in_tasks, line_sum,
+    PANEL, in_tasks, line_sum,
     tile::{Level, Multiplier, Sums},
 };
 use crate::{
-    cpu::worth_threads,
+    cpu::{Target, worth_threads},
     ops::quant::{Multiplied, channel, channel_of},
     quant::Channel,
     simd::arch,
@@ -33,7 +33,7 @@ struct Product<'a> {
     a_table: &'a [Channel],
     b_table: &'a [Channel],
     b_sums: &'a [i32],
-    out: Target,
+    out: Target<'a, u32>,
 }
 
 /// A part of one product: some of its rows, and some of its panels.
@@ -66,7 +66,7 @@ fn run(launch: &mut Launched<'_>, raw: bool) {
         a_table: cast_slice::<u32, Channel>(launch.input(2)),
         b_table: cast_slice::<u32, Channel>(launch.input(3)),
         b_sums: launch.input(5),
-        out: Target(out.as_mut_ptr()),
+        out: Target::new(out),
     };
     let threads = launch.threads().count();
     let work = (m * n * 4 * steps) as f64 * COST + (4 * (m + n) * steps + m * n) as f64 * TOUCHED;
@@ -139,7 +139,7 @@ impl Product<'_> {
         assert!(matrix < self.params.batch as usize && row < m && panel * PANEL < n, "a tile is inside the output");
         let start = (matrix * m + row) * n + panel * PANEL;
         // SAFETY: inside the output, as was just asserted; a row of a panel is one part's, which has it once at a time.
-        unsafe { std::slice::from_raw_parts_mut(self.out.0.add(start), PANEL.min(n - panel * PANEL)) }
+        unsafe { self.out.part(start, PANEL.min(n - panel * PANEL)) }
     }
 
     /// Sums so far, from the output.
