@@ -116,7 +116,7 @@ pub type Code = Arc<dyn Any + Send + Sync>;
 
 /// Threads that call a driver.
 ///
-/// A device made by this crate is one itself; drivers that need it keep it in [`Backend::attend`].
+/// The workers of a context are some; a backend gets them with [`Backend::attend`], as `crates/gpu` does.
 pub trait Leave: Send + Sync {
     /// Ends what they do, and waits until they have ended, if that takes no longer than `patience`.
     fn leave(&self, patience: Duration);
