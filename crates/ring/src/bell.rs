@@ -144,6 +144,17 @@ impl Bell {
 
     /// [`Self::wait`] for room in a queue: woken when there is room for many messages, and looking by itself now and
     /// then, in case there never is.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// let bell = millrace_ring::Bell::new();
+    /// let mut looks = 0;
+    /// let room = bell.wait_for_room(Some(Instant::now() + Duration::from_secs(10)), false, || {
+    ///     looks += 1;
+    ///     (looks > 3).then_some("room") // nobody rings: it looks by itself
+    /// });
+    /// assert_eq!(room, Some("room"));
+    /// ```
     pub fn wait_for_room<R>(
         &self,
         deadline: Option<Instant>,

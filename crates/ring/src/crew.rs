@@ -135,6 +135,22 @@ impl Crew {
     }
 
     /// Makes the calling thread a member, until [`Self::dismiss`].
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicU32, Ordering};
+    /// let (crew, inside) = (millrace_ring::Crew::new(), AtomicU32::new(0));
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| crew.serve());
+    ///     crew.run(&|| {
+    ///         inside.fetch_add(1, Ordering::SeqCst);
+    ///         while inside.load(Ordering::SeqCst) < 2 {
+    ///             std::thread::yield_now(); // until the member has come
+    ///         }
+    ///     });
+    ///     crew.dismiss();
+    /// });
+    /// assert_eq!(inside.into_inner(), 2);
+    /// ```
     pub fn serve(&self) {
         let mut last = 0;
         loop {

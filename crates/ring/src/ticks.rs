@@ -62,6 +62,11 @@ impl TickClock {
     }
 
     /// Ticks per nanosecond, about. Takes a millisecond, or none if ticks are nanoseconds.
+    ///
+    /// ```
+    /// let clock = millrace_ring::TickClock::pick();
+    /// assert!((0.01..100.0).contains(&clock.rate()), "between ten million and a hundred billion a second");
+    /// ```
     pub fn rate(&self) -> f64 {
         if self.origin.is_some() {
             return 1.0;
