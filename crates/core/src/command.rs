@@ -218,6 +218,15 @@ impl Command {
 
     /// The same command for another stream: buffers and payload are shared. Of a marker's command, every duplicate has
     /// to be reached before the marker is.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let bytes = bytes::Bytes::from(vec![1, 2, 3]);
+    /// let write = millrace::Command::from(device.allocate(3)?.write(0, bytes.clone()));
+    /// let millrace::Command::Write(copy) = write.duplicate()? else { unreachable!() };
+    /// assert_eq!(copy.data.as_ptr(), bytes.as_ptr(), "the payload is shared");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn duplicate(&self) -> Result<Self> {
         Ok(match self {
             Self::Write(write) => Self::Write(write.clone()),

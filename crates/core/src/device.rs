@@ -91,6 +91,15 @@ impl Default for InFlightLimits {
 
 impl DeviceOptions {
     /// Sets the bytes that the memory pool may hold.
+    ///
+    /// ```
+    /// let options = millrace::DeviceOptions::default().budget(1 << 20);
+    /// let device = millrace::runtime().open_with("cpu", options)?;
+    /// let _half = device.allocate(1 << 19)?;
+    /// let error = device.allocate(1 << 20).unwrap_err();
+    /// assert_eq!(error, millrace::Error::OutOfMemory { requested: 1 << 20, in_use: 1 << 19, budget: 1 << 20 });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn budget(mut self, bytes: u64) -> Self {
         self.budget = Some(bytes);
         self
@@ -113,6 +122,12 @@ impl DeviceOptions {
     }
 
     /// Sets how many commands of different streams may run at once.
+    ///
+    /// ```
+    /// let options = millrace::DeviceOptions::default().workers(3);
+    /// assert_eq!(millrace::runtime().open_with("cpu", options)?.health().workers, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
         self
@@ -361,6 +376,13 @@ impl Device {
     }
 
     /// What the device is.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// assert_eq!(device.info().id, "cpu");
+    /// assert!(device.info().memory > 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn info(&self) -> &DeviceInfo {
         &self.context.core.info
     }

@@ -496,6 +496,21 @@ arguments!(Group);
 
 impl<'a> Group<'a> {
     /// For backends: group `index` of a launch.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// use millrace::{Access, Argument, Arguments, CpuKernel, Dim3, Group, KernelSpec};
+    /// let spec = KernelSpec::new("k").binding::<u8>("x", Access::Overwrite).cpu(CpuKernel::whole(|_| {}));
+    /// let launch = device.kernel(&spec)?.launch().grid([3, 2]).block(4);
+    /// let (mut piece, mut arguments) = ([0; 4], Arguments::new());
+    /// arguments.push(Argument::Output(&mut piece));
+    /// let mut group = Group::new(4, launch.body(), spec.bindings(), arguments);
+    /// assert_eq!((group.id, group.start(0)), (Dim3 { x: 1, y: 1, z: 0 }, 16));
+    /// group.output::<u8>(0).fill(9);
+    /// drop(group);
+    /// assert_eq!(piece, [9; 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(index: u64, launch: &'a LaunchBody, bindings: &'a [Binding], arguments: Arguments<'a>) -> Self {
         let (x, y) = (u64::from(launch.grid.x), u64::from(launch.grid.y));
         let id = [index % x, index / x % y, index / (x * y)].map(|n| n as u32);
@@ -659,6 +674,16 @@ impl Kernel {
     }
 
     /// A launch of one group of one thread with nothing bound; say the rest on what is returned.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// use millrace::{CpuKernel, Dim3, KernelSpec};
+    /// let kernel = device.kernel(&KernelSpec::new("nothing").block(64).cpu(CpuKernel::whole(|_| {})))?;
+    /// let launch = kernel.launch();
+    /// assert_eq!((launch.body().grid(), launch.body().block()), (Dim3::ONE, Dim3::from(64)), "the kernel's block");
+    /// device.stream()?.run(launch)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Panics
     /// If a million launches are being prepared or are in flight.
@@ -846,7 +871,7 @@ impl Recycle for LaunchBody {
 /// nothing.
 ///
 /// ```
-/// use millrace::{Access, CpuKernel, KernelSpec};
+/// use millrace::{Access, CpuKernel, KernelSpec, Spread};
 /// let device = millrace::runtime().open("cpu")?;
 /// let spec = KernelSpec::new("where")
 ///     .binding::<u32>("out", Access::Overwrite)
@@ -858,6 +883,8 @@ impl Recycle for LaunchBody {
 /// let (stream, kernel, out) = (device.stream()?, device.kernel(&spec)?, device.allocate(4 * 6)?);
 /// stream.run(kernel.launch().bind(&out).grid([3, 2]).params(&7u32))?;
 /// assert_eq!(stream.run(out.read(..))?.to::<u32>(), [7, 8, 9, 107, 108, 109]);
+/// let wide = kernel.launch().block([4, 2]).spread(Spread::All);
+/// assert_eq!((wide.body().block().volume(), wide.body().spread()), (8, Spread::All));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]

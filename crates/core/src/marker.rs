@@ -79,6 +79,16 @@ impl Marker {
     }
 
     /// The command that waits for it.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let (uploads, work) = (device.stream()?, device.stream()?);
+    /// let buffer = device.allocate(3)?;
+    /// uploads.submit(buffer.write(0, &b"abc"[..]))?;
+    /// work.submit(uploads.mark()?.wait())?;
+    /// assert_eq!(&*work.run(buffer.read(..))?, b"abc");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wait(&self) -> WaitFor {
         WaitFor(self.clone())
     }

@@ -36,6 +36,21 @@ pub trait Block: Send + Sync + Any {
 
 impl dyn Block {
     /// The block as the backend that made it knows it.
+    ///
+    /// ```
+    /// use millrace_core::Block;
+    /// struct Paper(Vec<u8>);
+    /// impl Block for Paper {
+    ///     fn host(&self) -> Option<&[u8]> {
+    ///         Some(&self.0)
+    ///     }
+    ///     fn host_mut(&mut self) -> Option<&mut [u8]> {
+    ///         Some(&mut self.0)
+    ///     }
+    /// }
+    /// let block: Box<dyn Block> = Box::new(Paper(vec![1, 2]));
+    /// assert_eq!(block.downcast::<Paper>().unwrap().0, [1, 2]);
+    /// ```
     pub fn downcast<T: Block>(&self) -> Option<&T> {
         (self as &dyn Any).downcast_ref()
     }

@@ -70,6 +70,17 @@ pub struct Profiler {
 
 impl Profiler {
     /// Ends it. Commands that have not ended by now are not in the profile.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let profiler = device.profile(&millrace::ProfileOptions::default())?;
+    /// let stream = device.stream()?;
+    /// stream.synchronize()?;
+    /// let profile = profiler.stop();
+    /// stream.synchronize()?; // not in it any more
+    /// assert_eq!(profile.spans().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stop(mut self) -> Profile {
         let recorded = self.context.take().and_then(|context| Profile::collect(&context));
         recorded.unwrap_or_default() // there is one: only this takes it
