@@ -612,6 +612,28 @@ pub enum Spread {
 /// The threads of a CPU device.
 ///
 /// [`Launched`] shows them at work; `crates/cpu/src/threads.rs` has them.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// use millrace::{Arguments, CpuKernel, KernelSpec, Launched, Threads};
+///
+/// /// The caller alone.
+/// struct One;
+///
+/// impl Threads for One {
+///     fn count(&self) -> usize {
+///         1
+///     }
+///     fn for_each(&self, n: u64, each: &(dyn Fn(u64) + Sync)) {
+///         (0..n).for_each(each);
+///     }
+/// }
+///
+/// let launch = device.kernel(&KernelSpec::new("k").cpu(CpuKernel::whole(|_| {})))?.launch().grid(3);
+/// let launched = Launched::new(launch.body(), Arguments::new(), &One);
+/// assert_eq!((launched.threads().count(), launched.grid().x), (1, 3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Threads: Sync {
     /// How many can run at once.
     fn count(&self) -> usize;

@@ -183,8 +183,8 @@ impl Clock {
 /// let profile = profiler.stop();
 /// let span = profile.spans()[0];
 /// assert_eq!((span.kind, span.stream), (millrace::CommandKind::Fill, stream.id()));
-/// assert_eq!((span.time(), span.queued()), (span.end - span.start, span.start - span.submitted));
-/// assert!(!span.failed);
+/// assert_eq!(span.time(), span.end - span.start);
+/// assert!(span.queued() <= span.start && !span.failed);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
