@@ -19,6 +19,13 @@ use crate::{
 };
 
 /// The kinds of devices there are.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// let kind = device.info().kind;
+/// assert_eq!((kind, kind.name()), (millrace::DeviceKind::Cpu, "cpu"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DeviceKind {
@@ -42,6 +49,17 @@ impl DeviceKind {
 }
 
 /// How far launches can go.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// use millrace::{CpuKernel, Error, KernelSpec, Limits};
+/// let nothing = device.kernel(&KernelSpec::new("nothing").cpu(CpuKernel::whole(|_| {})))?;
+/// let limits = &device.info().limits;
+/// assert_eq!(*limits, Limits::new([65_535; 3], 1024), "those of WebGPU");
+/// let too_many = device.stream()?.run(nothing.launch().block(limits.threads + 1));
+/// assert!(matches!(too_many, Err(Error::Geometry { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -59,6 +77,17 @@ impl Limits {
 }
 
 /// What a device is.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// let info = device.info();
+/// assert_eq!((&*info.id, info.kind), ("cpu", millrace::DeviceKind::Cpu));
+/// assert!(info.memory > 0 && info.findings.is_empty());
+/// for (name, value) in &info.details {
+///     println!("{name}: {value}");
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct DeviceInfo {
     /// How users name it: `cpu`, `gpu:0`, `cuda:0`.
@@ -78,15 +107,24 @@ pub struct DeviceInfo {
 }
 
 /// A kernel as a backend has compiled it.
+///
+/// ```
+/// let code: millrace::Code = std::sync::Arc::new("push rax".to_owned());
+/// assert_eq!(code.downcast_ref::<String>().unwrap(), "push rax", "the backend knows what it is");
+/// ```
 pub type Code = Arc<dyn Any + Send + Sync>;
 
 /// Threads that call a driver.
+///
+/// The workers of a context are some; a backend gets them with [`Backend::attend`], as `crates/gpu` does.
 pub trait Leave: Send + Sync {
     /// Ends what they do, and waits until they have ended, if that takes no longer than `patience`.
     fn leave(&self, patience: Duration);
 }
 
 /// What every device offers.
+///
+/// [`Direct`] shows a whole one that does nothing; `crates/cpu` is one that does everything.
 pub trait Backend: BlockSource + Any {
     /// What the device is.
     fn info(&self) -> DeviceInfo;
@@ -119,6 +157,27 @@ pub trait Backend: BlockSource + Any {
 
 impl dyn Backend {
     /// The backend as the crate that made it knows it.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// struct Abacus;
+    /// # impl millrace::BlockSource for Abacus {
+    /// #     fn allocate(&self, bytes: usize) -> millrace::Result<Box<dyn millrace::Block>> {
+    /// #         Err(millrace::Error::SystemMemory(bytes as u64))
+    /// #     }
+    /// #     fn adopt(&self, bytes: bytes::Bytes) -> millrace::Result<Box<dyn millrace::Block>> {
+    /// #         self.allocate(bytes.len())
+    /// #     }
+    /// # }
+    /// # impl millrace::Backend for Abacus {
+    /// #     fn info(&self) -> millrace::DeviceInfo { unreachable!() }
+    /// #     fn compile(&self, _: &millrace::KernelSpec) -> millrace::Result<millrace::Code> { unreachable!() }
+    /// # }
+    /// let abacus: &dyn millrace::Backend = &Abacus;
+    /// assert!(abacus.downcast::<Abacus>().is_some());
+    /// assert!(device.backend().downcast::<Abacus>().is_none(), "it is the CPU");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn downcast<T: Backend>(&self) -> Option<&T> {
         (self as &dyn Any).downcast_ref()
     }
@@ -183,6 +242,26 @@ pub trait Direct: Backend {
 
 /// A device with a queue of its own: commands are recorded into batches, which run in the order they are submitted and
 /// finish later.
+///
+/// ```
+/// # use millrace::{Runtime, cpu::CpuProvider, faulty::{Faults, FaultyProvider}};
+/// # let faults = Faults::default();
+/// # let runtime = Runtime::new(vec![Box::new(FaultyProvider::new(CpuProvider, faults.clone()))]);
+/// use std::time::Duration;
+/// use millrace::{Engine, Output, Provider, Ran, Recorded};
+/// # let provider = FaultyProvider::new(CpuProvider, faults);
+/// # let buffer = runtime.open("cpu")?.allocate(4)?;
+/// let Engine::Queued(queued) = provider.open("cpu")? else { unreachable!() };
+/// let mut batch = queued.begin()?;
+/// batch.record(&buffer.fill(.., 7).into())?;
+/// let Recorded::Read(number) = batch.record(&buffer.read(..).into())? else { unreachable!() };
+/// let submission = batch.submit()?;
+/// while !submission.wait(Duration::from_secs(1))? {}
+/// let Output::View(bytes) = submission.read(number)? else { unreachable!() };
+/// assert_eq!(&*bytes, [7; 4]);
+/// assert_eq!(submission.ran(0), Ran::Unknown, "it has no clock");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Queued: Backend {
     /// Starts an empty batch. Only one is open at a time.
     fn begin(&self) -> Result<Box<dyn Batch>>;
@@ -191,6 +270,8 @@ pub trait Queued: Backend {
 }
 
 /// Commands that are submitted together.
+///
+/// [`Queued`] shows one at work; the [`faulty`](crate::faulty) device has a small one to read.
 pub trait Batch: Send {
     /// Records a command behind those that were recorded before. After an error the others still run.
     fn record(&mut self, command: &Command) -> Result<Recorded>;
@@ -201,6 +282,8 @@ pub trait Batch: Send {
 }
 
 /// What is to be said of a recorded command once its batch has run.
+///
+/// [`Queued`] shows one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
     /// That it is done.
@@ -210,6 +293,8 @@ pub enum Recorded {
 }
 
 /// A batch that the device is working on.
+///
+/// [`Queued`] shows one at work; the [`faulty`](crate::faulty) device has a small one to read.
 pub trait Submission: Send + Sync {
     /// Waits until it has run; false if that took longer than the timeout. An error means that the device is lost.
     fn wait(&self, timeout: Duration) -> Result<bool>;
@@ -223,6 +308,8 @@ pub trait Submission: Send + Sync {
 }
 
 /// When a recorded command ran, as far as a device can tell.
+///
+/// [`Queued`] shows a device that cannot tell; `crates/gpu/src/timing.rs` asks one that can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ran {
     /// In between these moments, in nanoseconds on a clock of the device's own.
@@ -239,6 +326,15 @@ pub enum Ran {
 }
 
 /// How a device executes.
+///
+/// ```
+/// use millrace::{DeviceOptions, Device, Engine, Provider, cpu::CpuProvider};
+/// let engine = CpuProvider.open("cpu")?;
+/// assert!(matches!(engine, Engine::Direct(_)), "it runs on our threads");
+/// assert_eq!(engine.backend().info().id, "cpu");
+/// Device::open(engine, DeviceOptions::default())?.stream()?.synchronize()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub enum Engine {
     /// On our threads.

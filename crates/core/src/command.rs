@@ -14,6 +14,13 @@ use crate::{
 };
 
 /// Moves bytes into a buffer. Made by [`crate::Buffer::write`].
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// let write = device.allocate(8)?.write(2, &b"abc"[..]);
+/// assert_eq!((write.to.range(), &*write.data), (2..5, &b"abc"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Write {
     /// Where to.
@@ -23,6 +30,13 @@ pub struct Write {
 }
 
 /// Reads a range of a buffer. Made by [`crate::Buffer::read`].
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// let read = device.allocate(8)?.read(2..);
+/// assert_eq!(read.from.range(), 2..8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Read {
     /// What from.
@@ -30,6 +44,14 @@ pub struct Read {
 }
 
 /// Copies from one place to another. Made by [`crate::Buffer::copy_to`].
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// let (from, to) = (device.allocate(8)?, device.allocate(8)?);
+/// let copy = from.copy_to(..4, &to, 1);
+/// assert_eq!((copy.from.range(), copy.to.range()), (0..4, 1..5));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Copy {
     /// Where from.
@@ -39,6 +61,13 @@ pub struct Copy {
 }
 
 /// Sets bytes to one value. Made by [`crate::Buffer::fill`].
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// let fill = device.allocate(8)?.fill(6.., 0xff);
+/// assert_eq!((fill.to.range(), fill.value), (6..8, 0xff));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Fill {
     /// Where.
@@ -62,6 +91,17 @@ pub struct Fill {
 pub struct Synchronize;
 
 /// Waits on this stream until another has reached a marker. Made by [`Marker::wait`].
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// let (marker, signal) = millrace::Marker::new();
+/// let (first, second) = (device.stream()?, device.stream()?);
+/// let mut waiting = second.submit(marker.wait())?;
+/// assert!(waiting.try_wait().is_none());
+/// first.submit(signal)?;
+/// waiting.wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct WaitFor(pub(crate) Marker);
 
@@ -97,6 +137,14 @@ pub enum Command {
 }
 
 /// The sort of a [`Command`], for events.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// use millrace::{Command, CommandKind};
+/// assert_eq!(Command::from(device.allocate(1)?.fill(.., 0)).kind(), CommandKind::Fill);
+/// assert_eq!(Command::from(millrace::Synchronize).kind(), CommandKind::Synchronize);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CommandKind {
@@ -170,6 +218,15 @@ impl Command {
 
     /// The same command for another stream: buffers and payload are shared. Of a marker's command, every duplicate has
     /// to be reached before the marker is.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let bytes = bytes::Bytes::from(vec![1, 2, 3]);
+    /// let write = millrace::Command::from(device.allocate(3)?.write(0, bytes.clone()));
+    /// let millrace::Command::Write(copy) = write.duplicate()? else { unreachable!() };
+    /// assert_eq!(copy.data.as_ptr(), bytes.as_ptr(), "the payload is shared");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn duplicate(&self) -> Result<Self> {
         Ok(match self {
             Self::Write(write) => Self::Write(write.clone()),
@@ -208,6 +265,17 @@ impl Copy {
 }
 
 /// What a command brings back.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+/// use millrace::{Command, Output};
+/// let commands: [Command; 2] = [buffer.fill(.., 3).into(), buffer.read(..).into()];
+/// let [done, read] = commands.map(|command| stream.run(command));
+/// assert!(matches!(done?, Output::Done));
+/// assert!(matches!(read?, Output::View(bytes) if *bytes == [3; 4]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Output {
@@ -218,12 +286,41 @@ pub enum Output {
 }
 
 /// Something that can be submitted, and what its ticket gives.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// use millrace::{Answer, Buffer, Command, Output, Request, Result, View};
+///
+/// /// Asks for the number in the first bytes of a buffer.
+/// struct First(Buffer);
+/// struct Number(u32);
+///
+/// impl From<First> for Command {
+///     fn from(first: First) -> Self {
+///         first.0.read(..4).into()
+///     }
+/// }
+/// impl Request for First {
+///     type Answer = Number;
+/// }
+/// impl Answer for Number {
+///     fn from_output(output: Output) -> Result<Self> {
+///         View::from_output(output).map(|bytes| Self(bytes.to::<u32>()[0]))
+///     }
+/// }
+/// let (stream, buffer) = (device.stream()?, device.allocate(8)?);
+/// stream.run(buffer.fill(.., 1))?;
+/// assert_eq!(stream.run(First(buffer))?.0, 0x0101_0101);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Request: Into<Command> {
     /// What comes back.
     type Answer: Answer;
 }
 
 /// What a ticket can give.
+///
+/// [`Request`] shows one.
 pub trait Answer: Sized + Send + 'static {
     /// For tickets: picks it out of what the device brought.
     fn from_output(output: Output) -> Result<Self>;

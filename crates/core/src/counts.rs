@@ -44,6 +44,16 @@ pub struct Counts {
 
 impl Counts {
     /// All commands.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// stream.run(buffer.fill(.., 1))?;
+    /// stream.run(buffer.read(..))?;
+    /// let counts = device.counts();
+    /// assert_eq!((counts.commands(), counts.fills + counts.reads), (2, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn commands(&self) -> u64 {
         self.writes + self.reads + self.copies + self.fills + self.launches + self.others
     }

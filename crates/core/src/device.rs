@@ -51,6 +51,22 @@ pub struct DeviceOptions {
 }
 
 /// How much may be in flight before submitters have to wait.
+///
+/// ```
+/// # use millrace::{Runtime, cpu::CpuProvider, faulty::{Faults, FaultyProvider}};
+/// # let faults = Faults::default();
+/// # let runtime = Runtime::new(vec![Box::new(FaultyProvider::new(CpuProvider, faults.clone()))]);
+/// use millrace::{DeviceOptions, InFlightLimits};
+/// let options = DeviceOptions::default().in_flight(InFlightLimits::new(1, 1 << 20));
+/// let device = runtime.open_with("cpu", options)?;
+/// let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+/// faults.stall(); // the device hangs, and all but one batch wait here
+/// (0..100).try_for_each(|_| stream.submit(buffer.fill(.., 1)).map(drop))?;
+/// assert!(device.health().submissions_in_flight <= 1);
+/// faults.resume();
+/// stream.synchronize()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InFlightLimits {
@@ -75,24 +91,64 @@ impl Default for InFlightLimits {
 
 impl DeviceOptions {
     /// Sets the bytes that the memory pool may hold.
+    ///
+    /// ```
+    /// let options = millrace::DeviceOptions::default().budget(1 << 20);
+    /// let device = millrace::runtime().open_with("cpu", options)?;
+    /// let _half = device.allocate(1 << 19)?;
+    /// let error = device.allocate(1 << 20).unwrap_err();
+    /// assert_eq!(error, millrace::Error::OutOfMemory { requested: 1 << 20, in_use: 1 << 19, budget: 1 << 20 });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn budget(mut self, bytes: u64) -> Self {
         self.budget = Some(bytes);
         self
     }
 
     /// Sets how long a wait without a deadline of its own lasts while nothing moves.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// let options = millrace::DeviceOptions::default().timeout(Duration::from_millis(5));
+    /// let device = millrace::runtime().open_with("cpu", options)?;
+    /// let (marker, _signal) = millrace::Marker::new(); // nobody will reach it
+    /// let waited = device.stream()?.run(marker.wait());
+    /// assert_eq!(waited, Err(millrace::Error::Stalled(Duration::from_millis(5))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
     /// Sets how many commands of different streams may run at once.
+    ///
+    /// ```
+    /// let options = millrace::DeviceOptions::default().workers(3);
+    /// assert_eq!(millrace::runtime().open_with("cpu", options)?.health().workers, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
         self
     }
 
     /// Sets after how many waits in a row without progress the device counts as lost.
+    ///
+    /// ```
+    /// # use millrace::{Runtime, cpu::CpuProvider, faulty::{Faults, FaultyProvider}};
+    /// # let faults = Faults::default();
+    /// # let runtime = Runtime::new(vec![Box::new(FaultyProvider::new(CpuProvider, faults.clone()))]);
+    /// use std::time::Duration;
+    /// use millrace::{DeviceOptions, Error, HealthState};
+    /// let options = DeviceOptions::default().timeout(Duration::from_millis(5)).strikes(1);
+    /// let device = runtime.open_with("cpu", options)?;
+    /// let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// faults.stall();
+    /// assert!(matches!(stream.run(buffer.fill(.., 1)), Err(Error::DeviceLost(_))));
+    /// assert_eq!(device.health().state, HealthState::Lost);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn strikes(mut self, strikes: u32) -> Self {
         self.strikes = strikes.max(1);
         self
@@ -105,6 +161,17 @@ impl DeviceOptions {
     }
 
     /// Sets when pressure counts as degraded.
+    ///
+    /// ```
+    /// use millrace::{DeviceOptions, HealthState, Thresholds};
+    /// let options = DeviceOptions::default().budget(1 << 20).thresholds(Thresholds::new(0.5, 95.0));
+    /// let device = millrace::runtime().open_with("cpu", options)?;
+    /// let half = device.allocate(1 << 19)?;
+    /// assert_eq!(device.health().state, HealthState::Degraded);
+    /// drop(half);
+    /// assert_ne!(device.health().reason.as_deref(), Some("50% of the memory budget is in use"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn thresholds(mut self, thresholds: Thresholds) -> Self {
         self.thresholds = thresholds;
         self
@@ -164,6 +231,14 @@ struct Origin {
 
 impl Device {
     /// Opens a context on a backend. Programs use [`crate::Runtime::open`].
+    ///
+    /// ```
+    /// use millrace::{Device, DeviceOptions, Provider, cpu::CpuThreads};
+    /// let device = Device::open(CpuThreads(1).open("cpu")?, DeviceOptions::default())?;
+    /// assert_eq!(device.health().workers, 1);
+    /// assert!(device.recover().is_err(), "no runtime knows how to open it anew");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(engine: Engine, options: DeviceOptions) -> Result<Self> {
         Ok(Self { context: Context::open(engine, options, 1)?, origin: None })
     }
@@ -245,6 +320,12 @@ impl Device {
     }
 
     /// The backend, for those who know which it is: it can be downcast.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// assert_eq!(device.backend().info().name, device.info().name);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn backend(&self) -> &dyn Backend {
         &*self.context.core.backend
     }
@@ -267,26 +348,67 @@ impl Device {
     }
 
     /// How the device is, with everything that is measured.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// stream.run(buffer.fill(.., 1))?;
+    /// let health = device.health();
+    /// assert_eq!((health.state.name(), health.counts.fills, health.memory.buffers), ("healthy", 1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn health(&self) -> Health {
         self.context.core.health()
     }
 
     /// What the device did so far.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// let before = device.counts();
+    /// (0..3).try_for_each(|_| stream.run(buffer.fill(.., 1)))?;
+    /// assert_eq!((device.counts() - before).fills, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn counts(&self) -> Counts {
         self.context.core.counts()
     }
 
     /// What the device is.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// assert_eq!(device.info().id, "cpu");
+    /// assert!(device.info().memory > 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn info(&self) -> &DeviceInfo {
         &self.context.core.info
     }
 
     /// A stream with the usual options.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let (one, other) = (device.stream()?, device.stream()?);
+    /// assert_ne!(one.id(), other.id());
+    /// one.synchronize()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stream(&self) -> Result<Stream> {
         self.stream_with(&StreamOptions::default())
     }
 
     /// A stream.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let urgent = millrace::StreamOptions::default().priority(millrace::Priority::High);
+    /// device.stream_with(&urgent)?.synchronize()?;
+    /// assert!(device.stream_with(&urgent.capacity(0)).is_err(), "it could take nothing");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stream_with(&self, options: &StreamOptions) -> Result<Stream> {
         let core = &self.context.core;
         let id = self.context.next_stream.fetch_add(1, Ordering::Relaxed);
@@ -303,22 +425,59 @@ impl Device {
     }
 
     /// A buffer of `bytes` bytes that read as zero.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let buffer = device.allocate(3)?;
+    /// assert_eq!(&*device.stream()?.run(buffer.read(..))?, [0; 3]);
+    /// assert_eq!(device.allocate(0).unwrap_err(), millrace::Error::ZeroSize);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn allocate(&self, bytes: usize) -> Result<Buffer> {
         PoolCore::allocate(&self.context.core.pool, bytes)
     }
 
     /// A read-only buffer that shares its memory with the bytes, where the device can.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let bytes = bytes::Bytes::from(vec![7; 1000]);
+    /// let (stream, buffer) = (device.stream()?, device.adopt(bytes.clone())?);
+    /// let view = stream.run(buffer.read(..))?;
+    /// assert_eq!(view.as_ptr(), bytes.as_ptr(), "nothing was copied, on the CPU");
+    /// assert_eq!(stream.run(buffer.fill(.., 0)), Err(millrace::Error::ReadOnly));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn adopt(&self, bytes: impl Into<Bytes>) -> Result<Buffer> {
         PoolCore::adopt(&self.context.core.pool, bytes.into())
     }
 
     /// The buffer that a handle names.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let buffer = device.allocate(8)?;
+    /// assert!(device.buffer(buffer.id())?.same_as(&buffer));
+    /// let other = millrace::runtime().open("cpu")?;
+    /// assert!(matches!(other.buffer(buffer.id()), Err(millrace::Error::WrongDevice { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn buffer(&self, id: BufferId) -> Result<Buffer> {
         self.context.core.pool.find(id)
     }
 
     /// A kernel, ready to be launched on this device. One of the same content is compiled once.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let spec = millrace::KernelSpec::new("nothing").cpu(millrace::CpuKernel::whole(|_| {}));
+    /// let (first, second) = (device.kernel(&spec)?, device.kernel(&spec)?);
+    /// assert_eq!((device.counts().compiled, device.counts().reused), (1, 1));
+    /// device.stream()?.run(second.launch())?;
+    /// assert!(first.longest().is_some(), "both are the same");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn kernel(&self, spec: &KernelSpec) -> Result<Kernel> {
         spec.check()?;
         let core = &self.context.core;
@@ -332,6 +491,13 @@ impl Device {
     }
 
     /// How long a wait without a deadline of its own lasts while nothing moves.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// let options = millrace::DeviceOptions::default().timeout(Duration::from_secs(2));
+    /// assert_eq!(millrace::runtime().open_with("cpu", options)?.timeout(), Duration::from_secs(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn timeout(&self) -> Duration {
         self.context.core.options.timeout
     }
@@ -357,16 +523,41 @@ impl Device {
     }
 
     /// The memory pool's accounts.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let buffer = device.allocate(300)?;
+    /// let memory = device.memory();
+    /// assert_eq!((memory.buffers, memory.in_use), (1, 320), "blocks come in sizes");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn memory(&self) -> PoolStats {
         self.context.core.pool.stats()
     }
 
     /// Frees memory that no buffer uses until at most `keep` bytes of it are left; says how many bytes were freed.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// drop((device.allocate(1000)?, device.allocate(2000)?));
+    /// assert!(device.memory().reserved >= 3000, "kept for the next");
+    /// device.trim(0);
+    /// assert_eq!(device.memory().reserved, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn trim(&self, keep: u64) -> u64 {
         self.context.core.pool.trim(keep)
     }
 
     /// Subscribes to the device's events; `capacity` of them can wait.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let mut events = device.subscribe(16)?;
+    /// let stream = device.stream()?;
+    /// assert_eq!(events.try_next(), Some(millrace::Event::StreamOpened { stream: stream.id() }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn subscribe(&self, capacity: usize) -> Result<Subscription> {
         let subscription = self.context.core.events.subscribe(capacity);
         subscription.map_err(|error| Error::Invalid(error.to_string().into()))
@@ -374,12 +565,35 @@ impl Device {
 
     /// Takes no more commands, runs those that were submitted, and ends the threads. Every ticket is answered. If that
     /// takes longer than until the deadline, the rest goes on without the caller.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// use std::time::{Duration, Instant};
+    /// let ticket = stream.submit(buffer.fill(.., 1))?;
+    /// device.shutdown(Instant::now() + Duration::from_secs(10))?;
+    /// assert_eq!(ticket.wait(), Ok(()), "it was submitted before");
+    /// assert_eq!(stream.submit(buffer.fill(.., 2)).unwrap_err().error, millrace::Error::Closed);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn shutdown(&self, deadline: Instant) -> Result<()> {
         self.context.close(false, deadline)
     }
 
     /// Takes no more commands, answers those that have not started with [`Error::Aborted`], waits for those that have,
     /// and ends the threads. If that takes longer than until the deadline, the rest goes on without the caller.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// use std::time::{Duration, Instant};
+    /// let (marker, _signal) = millrace::Marker::new();
+    /// let stream = device.stream()?;
+    /// let waiting = stream.submit(marker.wait())?;
+    /// let behind = stream.submit(millrace::Synchronize)?;
+    /// device.abort(Instant::now() + Duration::from_secs(10))?;
+    /// assert_eq!(behind.wait(), Err(millrace::Error::Aborted));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn abort(&self, deadline: Instant) -> Result<()> {
         self.context.close(true, deadline)
     }

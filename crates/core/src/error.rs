@@ -5,6 +5,14 @@ use std::{sync::Arc, time::Duration};
 use thiserror::Error;
 
 /// The answer of every fallible call.
+///
+/// ```
+/// fn half(n: u32) -> millrace_core::Result<u32> {
+///     if n % 2 == 0 { Ok(n / 2) } else { Err(millrace_core::Error::Invalid(format!("{n} is odd").into())) }
+/// }
+/// assert_eq!(half(6), Ok(3));
+/// assert_eq!(half(7).unwrap_err().to_string(), "7 is odd");
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What to do about an [`enum@Error`].
@@ -26,6 +34,16 @@ pub enum Class {
 }
 
 /// Everything a device can answer instead of a result.
+///
+/// ```
+/// use millrace::{Class, DeviceOptions, Error};
+/// let device = millrace::runtime().open_with("cpu", DeviceOptions::default().budget(1024))?;
+/// let error = device.allocate(5000).unwrap_err();
+/// assert_eq!(error, Error::OutOfMemory { requested: 5000, in_use: 0, budget: 1024 });
+/// assert_eq!(error.to_string(), "out of memory: requested 5000 bytes, 0 in use of a budget of 1024");
+/// assert_eq!(error.class(), Class::Resource);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -196,6 +214,12 @@ pub enum Error {
 
 impl Error {
     /// What to do about it.
+    ///
+    /// ```
+    /// use millrace_core::{Class, Error};
+    /// let again = |error: &Error| error.class() == Class::Retry;
+    /// assert!(again(&Error::Deadline) && !again(&Error::ZeroSize));
+    /// ```
     pub fn class(&self) -> Class {
         match self {
             Self::QueueFull { .. } | Self::Deadline | Self::Stalled(_) | Self::Cancelled => Class::Retry,
@@ -227,6 +251,12 @@ impl Error {
     }
 
     /// A panic's message, as far as it has one.
+    ///
+    /// ```
+    /// use millrace_core::Error;
+    /// let panic = std::panic::catch_unwind(|| panic!("oh")).unwrap_err();
+    /// assert_eq!(Error::from_panic(&*panic), Error::Panicked("oh".into()));
+    /// ```
     pub fn from_panic(panic: &(dyn std::any::Any + Send)) -> Self {
         let message = panic
             .downcast_ref::<&str>()

@@ -14,6 +14,17 @@ use millrace_ring::{CapacityError, RecvDeadlineError, mpsc};
 use crate::{CommandKind, Error, HealthState};
 
 /// Something that happened.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+/// use millrace::{CommandKind, Event};
+/// let mut events = device.subscribe(16)?;
+/// stream.run(buffer.fill(.., 1))?;
+/// let filled = Event::Completed { stream: stream.id(), command: CommandKind::Fill };
+/// assert_eq!(events.try_next(), Some(filled));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -80,27 +91,77 @@ pub struct Subscription {
 
 impl Subscription {
     /// The next event, if one is waiting.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let mut events = device.subscribe(16)?;
+    /// assert_eq!(events.try_next(), None);
+    /// let _stream = device.stream()?;
+    /// assert!(events.try_next().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_next(&mut self) -> Option<Event> {
         self.receiver.try_recv().ok()
     }
 
     /// The next event; `None` when the device is gone.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let mut events = device.subscribe(16)?;
+    /// device.stream()?.synchronize()?;
+    /// drop(device);
+    /// let mut seen = 0;
+    /// while let Some(event) = events.next() {
+    ///     println!("{event:?}");
+    ///     seen += 1;
+    /// }
+    /// assert!(seen >= 2, "a stream was opened, and something completed");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::should_implement_trait, reason = "it blocks, and the subscription stays usable beside it")]
     pub fn next(&mut self) -> Option<Event> {
         self.receiver.recv().ok()
     }
 
     /// The next event before the deadline.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// use std::time::{Duration, Instant};
+    /// let mut events = device.subscribe(16)?;
+    /// assert!(events.next_deadline(Instant::now() + Duration::from_millis(1)).is_err(), "nothing happens");
+    /// let _stream = device.stream()?;
+    /// assert!(events.next_deadline(Instant::now() + Duration::from_secs(10)).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn next_deadline(&mut self, deadline: Instant) -> Result<Event, RecvDeadlineError> {
         self.receiver.recv_deadline(deadline)
     }
 
     /// The next event; `None` when the device is gone.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let mut events = device.subscribe(16)?;
+    /// let _stream = device.stream()?;
+    /// let event = pollster::block_on(events.next_async());
+    /// assert!(matches!(event, Some(millrace::Event::StreamOpened { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn next_async(&mut self) -> Option<Event> {
         self.receiver.recv_async().await.ok()
     }
 
     /// How many events did not fit since this was last asked.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let mut events = device.subscribe(1)?;
+    /// let _streams = [device.stream()?, device.stream()?, device.stream()?];
+    /// assert_eq!((events.missed(), events.missed()), (2, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn missed(&mut self) -> u64 {
         let missed = self.missed.load(Ordering::Relaxed);
         missed - std::mem::replace(&mut self.told, missed)

@@ -78,42 +78,142 @@ impl Faults {
     }
 
     /// Batches hang until [`Self::resume`].
+    ///
+    /// ```
+    /// # use millrace::{Runtime, cpu::CpuProvider, faulty::{Faults, FaultyProvider}};
+    /// # let faults = Faults::default();
+    /// # let runtime = Runtime::new(vec![Box::new(FaultyProvider::new(CpuProvider, faults.clone()))]);
+    /// # let device = runtime.open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// use std::time::Duration;
+    /// faults.stall();
+    /// let mut ticket = stream.submit(buffer.fill(.., 1))?;
+    /// assert_eq!(ticket.wait_for(Duration::from_millis(2)), Err(millrace::Error::Deadline));
+    /// faults.resume();
+    /// ticket.wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stall(&self) {
         self.change(|state| state.stalled = true);
     }
 
     /// Batches that hang go on.
+    ///
+    /// ```
+    /// # use millrace::{Runtime, cpu::CpuProvider, faulty::{Faults, FaultyProvider}};
+    /// # let faults = Faults::default();
+    /// # let runtime = Runtime::new(vec![Box::new(FaultyProvider::new(CpuProvider, faults.clone()))]);
+    /// # let device = runtime.open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// faults.stall();
+    /// let ticket = stream.submit(buffer.fill(.., 1))?;
+    /// faults.resume();
+    /// assert_eq!(ticket.wait(), Ok(()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn resume(&self) {
         self.change(|state| state.stalled = false);
     }
 
     /// After so many more batches the device is gone. The next one that is opened is not.
+    ///
+    /// ```
+    /// # use millrace::{Runtime, cpu::CpuProvider, faulty::{Faults, FaultyProvider}};
+    /// # let faults = Faults::default();
+    /// # let runtime = Runtime::new(vec![Box::new(FaultyProvider::new(CpuProvider, faults.clone()))]);
+    /// # let device = runtime.open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// faults.lose_after(0);
+    /// assert!(matches!(stream.run(buffer.fill(.., 1)), Err(millrace::Error::DeviceLost(_))));
+    /// let device = device.recover()?;
+    /// device.stream()?.run(device.allocate(4)?.fill(.., 1))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn lose_after(&self, batches: u64) {
         self.change(|state| state.lose_after = Some(batches));
     }
 
     /// Whether new memory is refused.
+    ///
+    /// ```
+    /// # use millrace::{Runtime, cpu::CpuProvider, faulty::{Faults, FaultyProvider}};
+    /// # let faults = Faults::default();
+    /// # let runtime = Runtime::new(vec![Box::new(FaultyProvider::new(CpuProvider, faults.clone()))]);
+    /// # let device = runtime.open("cpu")?;
+    /// faults.refuse_memory(true);
+    /// assert!(matches!(device.allocate(1 << 20), Err(millrace::Error::SystemMemory(_))));
+    /// faults.refuse_memory(false);
+    /// assert!(device.allocate(1 << 20).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn refuse_memory(&self, refuse: bool) {
         self.change(|state| state.refuse_memory = refuse);
     }
 
     /// Whether kernels do not compile.
+    ///
+    /// ```
+    /// # use millrace::{Runtime, cpu::CpuProvider, faulty::{Faults, FaultyProvider}};
+    /// # let faults = Faults::default();
+    /// # let runtime = Runtime::new(vec![Box::new(FaultyProvider::new(CpuProvider, faults.clone()))]);
+    /// # let device = runtime.open("cpu")?;
+    /// let spec = millrace::KernelSpec::new("nothing").cpu(millrace::CpuKernel::whole(|_| {}));
+    /// faults.break_compiler(true);
+    /// assert!(matches!(device.kernel(&spec), Err(millrace::Error::Compile { .. })));
+    /// faults.break_compiler(false);
+    /// assert!(device.kernel(&spec).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn break_compiler(&self, broken: bool) {
         self.change(|state| state.break_compiler = broken);
     }
 
     /// Launches of the kernel of this name leave something wrong in the first bytes of what they write.
+    ///
+    /// ```
+    /// # use millrace::{Runtime, cpu::CpuProvider, faulty::{Faults, FaultyProvider}};
+    /// # let faults = Faults::default();
+    /// # let runtime = Runtime::new(vec![Box::new(FaultyProvider::new(CpuProvider, faults.clone()))]);
+    /// # let device = runtime.open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// use millrace::{Access, CpuKernel, KernelSpec};
+    /// let ones = CpuKernel::whole(|launch| launch.output::<u8>(0).fill(1));
+    /// let ones = device.kernel(&KernelSpec::new("ones").binding::<u8>("out", Access::Overwrite).cpu(ones))?;
+    /// faults.spoil("ones");
+    /// stream.run(ones.launch().bind(&buffer))?;
+    /// assert_eq!(&*stream.run(buffer.read(..))?, [0x41, 1, 1, 1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn spoil(&self, kernel: impl Into<String>) {
         self.change(|state| state.spoiled = Some(kernel.into()));
     }
 
     /// The next so many times the device cannot be opened.
+    ///
+    /// ```
+    /// # use millrace::{Runtime, cpu::CpuProvider, faulty::{Faults, FaultyProvider}};
+    /// # let faults = Faults::default();
+    /// # let runtime = Runtime::new(vec![Box::new(FaultyProvider::new(CpuProvider, faults.clone()))]);
+    /// faults.refuse_opening(1);
+    /// assert!(runtime.open("cpu").is_err());
+    /// assert!(runtime.open("cpu").is_ok(), "once was said");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn refuse_opening(&self, times: u64) {
         self.change(|state| state.refuse_opening = times);
     }
 }
 
 /// Offers the devices of another provider, with faults.
+///
+/// ```
+/// use millrace::{Runtime, cpu::CpuProvider, faulty::{Faults, FaultyProvider}};
+/// let provider = FaultyProvider::new(CpuProvider, Faults::default());
+/// let device = Runtime::new(vec![Box::new(provider)]).open("cpu")?;
+/// device.stream()?.run(device.allocate(4)?.fill(.., 1))?;
+/// assert_eq!(device.counts().submissions, 1, "a batch, unlike on the CPU itself");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct FaultyProvider {
     inner: Box<dyn Provider>,
     faults: Faults,
@@ -127,6 +227,13 @@ impl FaultyProvider {
     }
 
     /// So many batches can be handed over before earlier ones have run; two if not said.
+    ///
+    /// ```
+    /// use millrace::{Engine, Provider, cpu::CpuProvider, faulty::{Faults, FaultyProvider}};
+    /// let provider = FaultyProvider::new(CpuProvider, Faults::default()).depth(5);
+    /// assert!(matches!(provider.open("cpu")?, Engine::Queued(device) if device.depth() == 5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn depth(mut self, batches: usize) -> Self {
         self.depth = batches;
         self

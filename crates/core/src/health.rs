@@ -23,6 +23,15 @@ use crate::{
 };
 
 /// How a device is.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// use millrace::HealthState;
+/// let fresh = device.recover()?; // this one is given up
+/// assert_eq!([&device, &fresh].map(|device| device.health().state), [HealthState::Lost, HealthState::Healthy]);
+/// assert_eq!(device.health().state.name(), "lost");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HealthState {
@@ -106,6 +115,15 @@ impl Health {
 }
 
 /// When pressure counts as degraded.
+///
+/// ```
+/// use millrace::{DeviceOptions, Thresholds};
+/// let options = DeviceOptions::default().budget(1 << 20).thresholds(Thresholds::new(0.2, 95.0));
+/// let device = millrace::runtime().open_with("cpu", options)?;
+/// let _buffer = device.allocate(1 << 18)?;
+/// assert_eq!(device.health().reason.as_deref(), Some("25% of the memory budget is in use"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Thresholds {

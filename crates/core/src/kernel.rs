@@ -21,15 +21,35 @@ use crate::{
 };
 
 /// The most buffers one launch can bind.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// use millrace::{Access, CpuKernel, KernelSpec, MAX_BINDINGS};
+/// let spec = KernelSpec::new("all").cpu(CpuKernel::whole(|_| {}));
+/// let with = |n: usize| (0..n).fold(spec.clone(), |spec, i| spec.binding::<u8>(format!("b{i}"), Access::Read));
+/// assert!(device.kernel(&with(MAX_BINDINGS)).is_ok() && device.kernel(&with(MAX_BINDINGS + 1)).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const MAX_BINDINGS: usize = 8;
 /// The most bytes of parameters one launch can carry.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// use millrace::{CpuKernel, KernelSpec, MAX_PARAMS};
+/// let spec = KernelSpec::new("long").cpu(CpuKernel::whole(|_| {}));
+/// assert!(device.kernel(&spec.clone().params::<[u8; MAX_PARAMS]>()).is_ok());
+/// assert!(device.kernel(&spec.params::<[u32; MAX_PARAMS]>()).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const MAX_PARAMS: usize = 128;
 
 /// Sizes in three directions.
 ///
 /// ```
 /// use millrace_core::Dim3;
-/// assert_eq!(Dim3::from([4, 2]).volume(), 8);
+/// let grid = Dim3::from([4, 2]);
+/// assert_eq!((grid.volume(), grid.to_array()), (8, [4, 2, 1]));
+/// assert_eq!(Dim3::from(1), Dim3::ONE);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dim3 {
@@ -82,6 +102,11 @@ impl From<[u32; 3]> for Dim3 {
 }
 
 /// What a kernel does with a binding.
+///
+/// ```
+/// use millrace_core::Access;
+/// assert!(Access::Overwrite.writes() && Access::ReadWrite.writes() && !Access::Read.writes());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Reads it.
@@ -100,6 +125,13 @@ impl Access {
 }
 
 /// One buffer that a kernel takes.
+///
+/// ```
+/// use millrace_core::{Access, KernelSpec};
+/// let spec = KernelSpec::new("k").binding::<f32>("x", Access::Read);
+/// let x = &spec.bindings()[0];
+/// assert_eq!((&*x.name, x.access, x.element, x.per_thread), ("x", Access::Read, 4, 1));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Binding {
     /// What the kernel calls it.
@@ -115,10 +147,11 @@ pub struct Binding {
 /// A kernel as its author describes it: a name, its bindings, and code for the devices it can run on.
 ///
 /// ```
-/// use millrace_core::{Access, CpuKernel, KernelSpec};
+/// use millrace_core::{Access, CpuKernel, Dim3, KernelSpec};
 /// let double = KernelSpec::new("double")
 ///     .binding::<f32>("x", Access::Read)
 ///     .binding::<f32>("y", Access::Overwrite)
+///     .block(64)
 ///     .cpu(CpuKernel::per_group(|group| {
 ///         let (x, y) = (group.input::<f32>(0), group.output::<f32>(1));
 ///         let start = group.start(1);
@@ -126,7 +159,9 @@ pub struct Binding {
 ///             *y = 2.0 * x[start + i];
 ///         }
 ///     }));
-/// assert_eq!(double.bindings().len(), 2);
+/// assert_eq!((&**double.name(), double.bindings().len(), double.params_len()), ("double", 2, 0));
+/// assert_eq!(double.block_size(), Dim3::from(64));
+/// assert!(double.cpu_code().is_some() && double.wgsl_code().is_none(), "it runs on the CPU alone");
 /// ```
 #[derive(Debug, Clone)]
 pub struct KernelSpec {
@@ -150,12 +185,37 @@ impl KernelSpec {
     }
 
     /// Adds a buffer, described in full.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// use millrace::{Access, Binding, CpuKernel, KernelSpec};
+    /// let pairs = Binding { name: "out".into(), access: Access::Overwrite, element: 4, per_thread: 2 };
+    /// let spec = KernelSpec::new("pairs").binding_of(pairs).cpu(CpuKernel::per_group(|group| {
+    ///     let index = group.index as u32;
+    ///     group.output::<u32>(0).fill(index); // two elements, the group's one thread writes both
+    /// }));
+    /// let (stream, kernel, out) = (device.stream()?, device.kernel(&spec)?, device.allocate(16)?);
+    /// stream.run(kernel.launch().bind(&out).grid(2))?;
+    /// assert_eq!(stream.run(out.read(..))?.to::<u32>(), [0, 0, 1, 1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn binding_of(mut self, binding: Binding) -> Self {
         self.bindings.push(binding);
         self
     }
 
     /// Says that every launch carries a `T` of parameters.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// use millrace::{CpuKernel, Error, KernelSpec};
+    /// let spec = KernelSpec::new("scaled").params::<f32>().cpu(CpuKernel::whole(|_| {}));
+    /// assert_eq!(spec.params_len(), 4);
+    /// let (stream, kernel) = (device.stream()?, device.kernel(&spec)?);
+    /// assert!(stream.run(kernel.launch().params(&2f32)).is_ok());
+    /// assert!(matches!(stream.run(kernel.launch()), Err(Error::Parameters { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn params<T: NoUninit>(mut self) -> Self {
         self.params = size_of::<T>();
         self
@@ -170,6 +230,18 @@ impl KernelSpec {
     /// Sets the code for GPU devices: a WGSL module with an entry point `main`, whose workgroup size is the kernel's
     /// [block](Self::block). The bindings are `@group(0) @binding(0)` and so on, in order, as storage: `read` for
     /// [`Access::Read`], `read_write` for the others. Parameters are `var<immediate> params`, a struct of 4-byte words.
+    ///
+    /// ```
+    /// use millrace_core::{Access, KernelSpec};
+    /// let double = KernelSpec::new("double").binding::<f32>("x", Access::ReadWrite).block(64).wgsl(
+    ///     "@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+    ///     @compute @workgroup_size(64)
+    ///     fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    ///         if id.x < arrayLength(&x) { x[id.x] *= 2.0; }
+    ///     }",
+    /// );
+    /// assert!(double.wgsl_code().is_some_and(|code| code.contains("fn main")));
+    /// ```
     pub fn wgsl(mut self, source: impl Into<Arc<str>>) -> Self {
         self.wgsl = Some(source.into());
         self
@@ -257,11 +329,36 @@ pub enum CpuKernel {
 
 impl CpuKernel {
     /// Code that is called once for every group of the grid.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// use millrace::{Access, CpuKernel, KernelSpec};
+    /// let spec = KernelSpec::new("count").binding::<u32>("out", Access::Overwrite).cpu(CpuKernel::per_group(|group| {
+    ///     let start = group.start(0) as u32;
+    ///     group.output::<u32>(0).iter_mut().zip(start..).for_each(|(out, n)| *out = n);
+    /// }));
+    /// let (stream, kernel, out) = (device.stream()?, device.kernel(&spec)?, device.allocate(24)?);
+    /// stream.run(kernel.launch().bind(&out).over(6, 2))?; // three groups of two
+    /// assert_eq!(stream.run(out.read(..))?.to::<u32>(), [0, 1, 2, 3, 4, 5]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn per_group(code: impl Fn(&mut Group<'_>) + Send + Sync + 'static) -> Self {
         Self::PerGroup(Arc::new(code))
     }
 
     /// Code that is called once for the launch.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// use millrace::{Access, CpuKernel, KernelSpec};
+    /// let sum = CpuKernel::whole(|launch| launch.output::<u8>(1)[0] = launch.input::<u8>(0).iter().sum());
+    /// let spec = KernelSpec::new("sum").binding::<u8>("x", Access::Read).binding::<u8>("sum", Access::Overwrite);
+    /// let spec = spec.cpu(sum);
+    /// let (stream, x, out) = (device.stream()?, device.adopt(&[1, 2, 3][..])?, device.allocate(1)?);
+    /// stream.run(device.kernel(&spec)?.launch().bind(&x).bind(&out))?;
+    /// assert_eq!(&*stream.run(out.read(..))?, [6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn whole(code: impl Fn(&mut Launched<'_>) + Send + Sync + 'static) -> Self {
         Self::Whole(Arc::new(code))
     }
@@ -287,6 +384,16 @@ impl fmt::Debug for CpuKernel {
 }
 
 /// A bound buffer, as CPU code sees it.
+///
+/// ```
+/// use millrace_core::Argument;
+/// let mut out = [0; 2];
+/// let mut argument = Argument::Output(&mut out);
+/// if let Argument::Output(bytes) = std::mem::replace(&mut argument, Argument::Taken) {
+///     bytes.fill(1);
+/// }
+/// assert_eq!(out, [1, 1]);
+/// ```
 #[derive(Debug)]
 pub enum Argument<'a> {
     /// Bytes to read.
@@ -298,6 +405,13 @@ pub enum Argument<'a> {
 }
 
 /// A launch's arguments, in the kernel's order.
+///
+/// ```
+/// use millrace_core::{Argument, Arguments, MAX_BINDINGS};
+/// let mut arguments = Arguments::new();
+/// arguments.push(Argument::Input(b"abc"));
+/// assert_eq!((arguments.len(), arguments.capacity()), (1, MAX_BINDINGS));
+/// ```
 pub type Arguments<'a> = ArrayVec<Argument<'a>, MAX_BINDINGS>;
 
 /// What both kinds of CPU code get to see.
@@ -349,6 +463,23 @@ macro_rules! arguments {
 }
 
 /// One group of a launch, for [`CpuKernel::per_group`].
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// use millrace::{Access, CpuKernel, Dim3, KernelSpec};
+/// let spec = KernelSpec::new("add").binding::<u32>("x", Access::Read).binding::<u32>("y", Access::Overwrite);
+/// let spec = spec.params::<u32>().cpu(CpuKernel::per_group(|group| {
+///     assert_eq!((group.grid(), group.block()), (Dim3::from(2), Dim3::from(2)));
+///     let (start, add) = (group.start(1), group.params::<u32>());
+///     assert_eq!((start, group.id.x), (2 * group.index as usize, group.index as u32));
+///     let (x, y) = (group.input::<u32>(0), group.output::<u32>(1));
+///     y.iter_mut().zip(&x[start..]).for_each(|(y, x)| *y = x + add);
+/// }));
+/// let (stream, add, x, y) = (device.stream()?, device.kernel(&spec)?, device.allocate(16)?, device.allocate(16)?);
+/// stream.run(add.launch().bind(&x).bind(&y).over(4, 2).params(&7u32))?;
+/// assert_eq!(stream.run(y.read(..))?.to::<u32>(), [7; 4]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Group<'a> {
     /// Which of the grid's groups this is.
@@ -365,6 +496,21 @@ arguments!(Group);
 
 impl<'a> Group<'a> {
     /// For backends: group `index` of a launch.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// use millrace::{Access, Argument, Arguments, CpuKernel, Dim3, Group, KernelSpec};
+    /// let spec = KernelSpec::new("k").binding::<u8>("x", Access::Overwrite).cpu(CpuKernel::whole(|_| {}));
+    /// let launch = device.kernel(&spec)?.launch().grid([3, 2]).block(4);
+    /// let (mut piece, mut arguments) = ([0; 4], Arguments::new());
+    /// arguments.push(Argument::Output(&mut piece));
+    /// let mut group = Group::new(4, launch.body(), spec.bindings(), arguments);
+    /// assert_eq!((group.id, group.start(0)), (Dim3 { x: 1, y: 1, z: 0 }, 16));
+    /// group.output::<u8>(0).fill(9);
+    /// drop(group);
+    /// assert_eq!(piece, [9; 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(index: u64, launch: &'a LaunchBody, bindings: &'a [Binding], arguments: Arguments<'a>) -> Self {
         let (x, y) = (u64::from(launch.grid.x), u64::from(launch.grid.y));
         let id = [index % x, index / x % y, index / (x * y)].map(|n| n as u32);
@@ -386,11 +532,32 @@ impl<'a> Group<'a> {
 }
 
 /// Elements of a written binding that are one group's: one per thread, unless the kernel says more.
+///
+/// ```
+/// use millrace_core::{Access, Binding, Dim3, piece};
+/// let binding = Binding { name: "out".into(), access: Access::Overwrite, element: 4, per_thread: 3 };
+/// assert_eq!(piece(&binding, Dim3::from([8, 2])), 48);
+/// ```
 pub fn piece(binding: &Binding, block: Dim3) -> usize {
     binding.per_thread * block.volume() as usize
 }
 
 /// A launch, for [`CpuKernel::whole`].
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use millrace::{Access, CpuKernel, KernelSpec};
+/// let spec = KernelSpec::new("sum").binding::<u64>("out", Access::Overwrite).cpu(CpuKernel::whole(|launch| {
+///     let sum = AtomicU64::new(0);
+///     launch.threads().for_each(100, &|n| _ = sum.fetch_add(n, Ordering::Relaxed));
+///     launch.output::<u64>(0)[0] = sum.into_inner();
+/// }));
+/// let (stream, out) = (device.stream()?, device.allocate(8)?);
+/// stream.run(device.kernel(&spec)?.launch().bind(&out))?;
+/// assert_eq!(stream.run(out.read(..))?.to::<u64>(), [4950]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Launched<'a> {
     grid: Dim3,
     block: Dim3,
@@ -443,6 +610,30 @@ pub enum Spread {
 }
 
 /// The threads of a CPU device.
+///
+/// [`Launched`] shows them at work; `crates/cpu/src/threads.rs` has them.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// use millrace::{Arguments, CpuKernel, KernelSpec, Launched, Threads};
+///
+/// /// The caller alone.
+/// struct One;
+///
+/// impl Threads for One {
+///     fn count(&self) -> usize {
+///         1
+///     }
+///     fn for_each(&self, n: u64, each: &(dyn Fn(u64) + Sync)) {
+///         (0..n).for_each(each);
+///     }
+/// }
+///
+/// let launch = device.kernel(&KernelSpec::new("k").cpu(CpuKernel::whole(|_| {})))?.launch().grid(3);
+/// let launched = Launched::new(launch.body(), Arguments::new(), &One);
+/// assert_eq!((launched.threads().count(), launched.grid().x), (1, 3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Threads: Sync {
     /// How many can run at once.
     fn count(&self) -> usize;
@@ -456,6 +647,16 @@ pub trait Threads: Sync {
 }
 
 /// A kernel that a device has accepted. Clones are handles of the same kernel.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// let spec = millrace::KernelSpec::new("nothing").block(4).cpu(millrace::CpuKernel::whole(|_| {}));
+/// let kernel = device.kernel(&spec)?;
+/// assert_eq!((&**kernel.spec().name(), kernel.longest()), ("nothing", None));
+/// device.stream()?.run(kernel.launch())?;
+/// assert!(kernel.longest().is_some(), "it was launched");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Kernel {
     pub(crate) inner: Arc<KernelInner>,
@@ -479,6 +680,13 @@ impl Kernel {
     }
 
     /// For backends: what [`crate::Backend::compile`] made of it.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let spec = millrace::KernelSpec::new("nothing").cpu(millrace::CpuKernel::whole(|_| {}));
+    /// assert!(device.kernel(&spec)?.code().is::<()>(), "for the CPU there was nothing to make");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn code(&self) -> &Code {
         &self.inner.code
     }
@@ -489,6 +697,16 @@ impl Kernel {
     }
 
     /// A launch of one group of one thread with nothing bound; say the rest on what is returned.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// use millrace::{CpuKernel, Dim3, KernelSpec};
+    /// let kernel = device.kernel(&KernelSpec::new("nothing").block(64).cpu(CpuKernel::whole(|_| {})))?;
+    /// let launch = kernel.launch();
+    /// assert_eq!((launch.body().grid(), launch.body().block()), (Dim3::ONE, Dim3::from(64)), "the kernel's block");
+    /// device.stream()?.run(launch)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Panics
     /// If a million launches are being prepared or are in flight.
@@ -600,6 +818,18 @@ impl fmt::Debug for Kernel {
 }
 
 /// What a launch consists of, for backends.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// use millrace::{Access, CpuKernel, Dim3, KernelSpec, Spread};
+/// let spec = KernelSpec::new("k").binding::<u8>("x", Access::Read).params::<u8>().cpu(CpuKernel::whole(|_| {}));
+/// let (kernel, buffer) = (device.kernel(&spec)?, device.allocate(8)?);
+/// let launch = kernel.launch().bind(buffer.slice(2..6)).params(&7u8).grid([3, 2]);
+/// let body = launch.body();
+/// assert_eq!((&**body.kernel().spec().name(), body.bindings()[0].range(), body.params()), ("k", 2..6, &[7][..]));
+/// assert_eq!((body.grid(), body.block(), body.spread()), (Dim3::from([3, 2]), Dim3::ONE, Spread::Usual));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct LaunchBody {
     kernel: Option<Kernel>,
@@ -664,7 +894,7 @@ impl Recycle for LaunchBody {
 /// nothing.
 ///
 /// ```
-/// use millrace::{Access, CpuKernel, KernelSpec};
+/// use millrace::{Access, CpuKernel, KernelSpec, Spread};
 /// let device = millrace::runtime().open("cpu")?;
 /// let spec = KernelSpec::new("where")
 ///     .binding::<u32>("out", Access::Overwrite)
@@ -676,6 +906,8 @@ impl Recycle for LaunchBody {
 /// let (stream, kernel, out) = (device.stream()?, device.kernel(&spec)?, device.allocate(4 * 6)?);
 /// stream.run(kernel.launch().bind(&out).grid([3, 2]).params(&7u32))?;
 /// assert_eq!(stream.run(out.read(..))?.to::<u32>(), [7, 8, 9, 107, 108, 109]);
+/// let wide = kernel.launch().block([4, 2]).spread(Spread::All);
+/// assert_eq!((wide.body().block().volume(), wide.body().spread()), (8, Spread::All));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -685,6 +917,16 @@ pub struct Launch {
 
 impl Launch {
     /// Binds the next buffer, or a part of one.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// use millrace::{Access, CpuKernel, Error, KernelSpec};
+    /// let spec = KernelSpec::new("k").binding::<f32>("x", Access::ReadWrite).cpu(CpuKernel::whole(|_| {}));
+    /// let (stream, kernel, buffer) = (device.stream()?, device.kernel(&spec)?, device.allocate(16)?);
+    /// assert!(stream.run(kernel.launch().bind(buffer.slice(4..))).is_ok());
+    /// assert!(matches!(stream.run(kernel.launch()), Err(Error::Bindings { expected: 1, given: 0, .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn bind(mut self, slice: impl Into<BufferSlice>) -> Self {
         self.body.bound += 1;
@@ -724,6 +966,15 @@ impl Launch {
     }
 
     /// Sets a one-dimensional geometry of at least `n` threads, in groups of `block`.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// use millrace::{CpuKernel, Dim3, KernelSpec};
+    /// let kernel = device.kernel(&KernelSpec::new("k").cpu(CpuKernel::whole(|_| {})))?;
+    /// let launch = kernel.launch().over(1000, 64);
+    /// assert_eq!((launch.body().grid(), launch.body().block()), (Dim3::from(16), Dim3::from(64)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn over(self, n: usize, block: u32) -> Self {
         let groups = u32::try_from(n.div_ceil(block.max(1) as usize)).unwrap_or(u32::MAX);
         self.grid(groups).block(block)

@@ -61,6 +61,17 @@ pub struct Signal {
 
 impl Marker {
     /// A marker, and the command that reaches it: submit that to one stream, and [`Self::wait`] to others.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let (marker, signal) = millrace::Marker::new();
+    /// let (first, second) = (device.stream()?, device.stream()?);
+    /// let after = second.submit(marker.wait())?;
+    /// first.submit(signal)?;
+    /// after.wait()?;
+    /// assert!(marker.is_reached());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new() -> (Self, Signal) {
         let state = State { open: 1, waiting: Vec::new() };
         let inner = Arc::new(Inner { decided: AtomicU8::new(OPEN), state: Mutex::new(state) });
@@ -68,11 +79,30 @@ impl Marker {
     }
 
     /// The command that waits for it.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let (uploads, work) = (device.stream()?, device.stream()?);
+    /// let buffer = device.allocate(3)?;
+    /// uploads.submit(buffer.write(0, &b"abc"[..]))?;
+    /// work.submit(uploads.mark()?.wait())?;
+    /// assert_eq!(&*work.run(buffer.read(..))?, b"abc");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wait(&self) -> WaitFor {
         WaitFor(self.clone())
     }
 
     /// Whether its stream got there.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let (marker, signal) = millrace::Marker::new();
+    /// assert!(!marker.is_reached());
+    /// device.stream()?.run(signal)?;
+    /// assert!(marker.is_reached());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_reached(&self) -> bool {
         self.inner.decided.load(Ordering::Acquire) == REACHED
     }

@@ -25,6 +25,8 @@ use crate::{
 };
 
 /// Memory of a device, as its backend keeps it.
+///
+/// `crates/cpu/src/block.rs` has two, memory of the system and adopted bytes; [`Storage`] shows how one is reached.
 pub trait Block: Send + Sync + Any {
     /// The bytes, where the host can read them in place.
     fn host(&self) -> Option<&[u8]>;
@@ -34,12 +36,37 @@ pub trait Block: Send + Sync + Any {
 
 impl dyn Block {
     /// The block as the backend that made it knows it.
+    ///
+    /// ```
+    /// use millrace_core::Block;
+    /// struct Paper(Vec<u8>);
+    /// impl Block for Paper {
+    ///     fn host(&self) -> Option<&[u8]> {
+    ///         Some(&self.0)
+    ///     }
+    ///     fn host_mut(&mut self) -> Option<&mut [u8]> {
+    ///         Some(&mut self.0)
+    ///     }
+    /// }
+    /// let block: Box<dyn Block> = Box::new(Paper(vec![1, 2]));
+    /// assert_eq!(block.downcast::<Paper>().unwrap().0, [1, 2]);
+    /// ```
     pub fn downcast<T: Block>(&self) -> Option<&T> {
         (self as &dyn Any).downcast_ref()
     }
 }
 
 /// A block together with the budget it takes.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// let buffer = device.allocate(4)?;
+/// let mut storage = buffer.storage().write().unwrap();
+/// let memory = storage.memory_mut().expect("no view shares it");
+/// memory.block_mut().host_mut().expect("the CPU's memory is the host's")[0] = 7;
+/// assert_eq!(memory.block().host().unwrap()[..4], [7, 0, 0, 0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Memory {
     block: Box<dyn Block>,
     _reserved: Reservation,
@@ -68,6 +95,21 @@ impl fmt::Debug for Memory {
 }
 
 /// What a buffer holds: for backends, which lock it while they run a command.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// drop(device.allocate(100)?);
+/// let buffer = device.allocate(100)?; // the same memory in another life
+/// let mut storage = buffer.storage().write().unwrap();
+/// assert!(!buffer.is_fresh(&storage));
+/// buffer.refresh(&mut storage);
+/// assert_eq!(storage.defined(), 0..0, "what it held is nobody's business");
+/// storage.define(&(10..20));
+/// assert_eq!(storage.undefined(&(0..30)), [0..10, 20..30]);
+/// assert_eq!(storage.gap(&(40..50)), 20..40);
+/// assert!(storage.memory().block().host().is_some(), "the CPU's memory is the host's");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Storage {
     memory: Arc<Memory>,
@@ -88,6 +130,18 @@ impl Storage {
     }
 
     /// Puts other memory in place; views keep the old. `defined` says what the new one holds of this buffer.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// let view = stream.run(buffer.read(..))?; // shares the memory from now on
+    /// let mut storage = buffer.storage().write().unwrap();
+    /// assert!(storage.memory_mut().is_none());
+    /// storage.replace(buffer.new_memory()?, 0..buffer.len());
+    /// assert!(storage.memory_mut().is_some(), "the view keeps the old one");
+    /// # drop(view);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn replace(&mut self, memory: Arc<Memory>, defined: Range<usize>) {
         (self.memory, self.defined) = (memory, defined);
     }
@@ -211,6 +265,8 @@ pub struct BufferId {
 /// stream.submit(buffer.write(2, &b"abc"[..]))?;
 /// stream.submit(buffer.fill(8.., b'!'))?;
 /// assert_eq!(&*stream.run(buffer.read(..))?, b"\0\0abc\0\0\0!!");
+/// assert_eq!((buffer.len(), buffer.is_read_only()), (10, false));
+/// assert!(buffer.same_as(&buffer.clone()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Buffer {
@@ -249,6 +305,13 @@ impl Buffer {
     }
 
     /// Whether it shares its memory with bytes of the host and cannot be written.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// assert!(device.adopt(&b"shared"[..])?.is_read_only());
+    /// assert!(!device.allocate(6)?.is_read_only());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_read_only(&self) -> bool {
         self.inner().class.is_none()
     }
@@ -260,11 +323,30 @@ impl Buffer {
     }
 
     /// A part of it, for a launch or a copy.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let buffer = device.allocate(10)?;
+    /// assert_eq!((buffer.slice(..4).range(), buffer.slice(4..).range()), (0..4, 4..10));
+    /// assert!(buffer.slice(3..3).is_empty() && buffer.slice(..).buffer().same_as(&buffer));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn slice(&self, range: impl RangeBounds<usize>) -> BufferSlice {
         BufferSlice::new(self, range)
     }
 
     /// The command that writes `data` at `offset`. The bytes are moved, not copied, on their way to the device.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// let bytes = bytes::Bytes::from(vec![1, 2]);
+    /// let write = buffer.write(1, bytes.clone());
+    /// assert_eq!(write.data.as_ptr(), bytes.as_ptr(), "not copied");
+    /// stream.run(write)?;
+    /// assert_eq!(&*stream.run(buffer.read(..))?, [0, 1, 2, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn write(&self, offset: usize, data: impl Into<Bytes>) -> Write {
         let data = data.into();
         let to = BufferSlice { buffer: self.clone(), offset, len: data.len() };
@@ -272,16 +354,43 @@ impl Buffer {
     }
 
     /// The command that reads a range.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// stream.run(buffer.write(0, &b"mill"[..]))?;
+    /// assert_eq!(&*stream.run(buffer.read(1..3))?, b"il");
+    /// assert!(stream.run(buffer.read(3..5)).is_err(), "it has four bytes");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn read(&self, range: impl RangeBounds<usize>) -> Read {
         Read { from: self.slice(range) }
     }
 
     /// The command that sets every byte of a range to `value`.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// stream.run(buffer.fill(1..3, 0xff))?;
+    /// assert_eq!(&*stream.run(buffer.read(..))?, [0, 0xff, 0xff, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fill(&self, range: impl RangeBounds<usize>, value: u8) -> Fill {
         Fill { to: self.slice(range), value }
     }
 
     /// The command that copies a range to `offset` of another buffer, or of this one.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// let other = device.allocate(6)?;
+    /// stream.run(buffer.write(0, &b"mill"[..]))?;
+    /// stream.run(buffer.copy_to(1.., &other, 2))?;
+    /// assert_eq!(&*stream.run(other.read(..))?, b"\0\0ill\0");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn copy_to(&self, range: impl RangeBounds<usize>, to: &Buffer, offset: usize) -> Copy {
         let from = self.slice(range);
         let to = BufferSlice { buffer: to.clone(), offset, len: from.len };
@@ -296,6 +405,16 @@ impl Buffer {
 
     /// For backends: makes `range` defined, to be read and written, or, with `overwrite`, to be written whole. Says
     /// which bytes have to be made zero before that.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// drop(device.allocate(100)?);
+    /// let buffer = device.allocate(100)?; // holds what its last life left there
+    /// let mut storage = buffer.storage().write().unwrap();
+    /// assert_eq!(buffer.prepare(&mut storage, &(0..10), true), [0..0, 0..0, 0..0], "it is about to be written");
+    /// assert_eq!(buffer.prepare(&mut storage, &(5..20), false), [0..0, 10..20, 0..0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn prepare(&self, storage: &mut Storage, range: &Range<usize>, overwrite: bool) -> [Range<usize>; 3] {
         self.refresh(storage);
         let known = storage.defined();
@@ -330,6 +449,15 @@ impl Buffer {
     }
 
     /// For backends: buffers that are locked together are locked in this order.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let mut buffers = [device.allocate(4)?, device.allocate(4)?];
+    /// buffers.sort_by_key(millrace::Buffer::lock_order);
+    /// let _locked = buffers.each_ref().map(|buffer| buffer.storage().write().unwrap());
+    /// assert_ne!(buffers[0].lock_order(), buffers[1].lock_order());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn lock_order(&self) -> usize {
         Arc::as_ptr(self.inner()) as usize
     }
@@ -467,18 +595,41 @@ enum ViewOf {
 
 impl View {
     /// For backends: a range of memory that the host can read.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let buffer = device.adopt(&b"mill"[..])?;
+    /// let memory = buffer.storage().read().unwrap().memory().clone();
+    /// assert_eq!(&*millrace::View::new(memory.clone(), 1..3).unwrap(), b"il");
+    /// assert!(millrace::View::new(memory, 1..5).is_none(), "there are four bytes");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(memory: Arc<Memory>, range: Range<usize>) -> Option<Self> {
         memory.block().host()?.get(range.clone())?;
         Some(Self { bytes: ViewOf::Memory(memory), start: range.start, len: range.len() })
     }
 
     /// For backends: bytes that were brought from the device.
+    ///
+    /// ```
+    /// let bytes = bytes::Bytes::from(vec![1, 2, 3]);
+    /// let view = millrace_core::View::fetched(bytes.clone());
+    /// assert_eq!((&*view, view.as_ptr()), (&[1, 2, 3][..], bytes.as_ptr()));
+    /// ```
     pub fn fetched(bytes: Bytes) -> Self {
         let len = bytes.len();
         Self { bytes: ViewOf::Fetched(bytes), start: 0, len }
     }
 
     /// The bytes as numbers.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// stream.run(buffer.write(0, 1.5f32.to_ne_bytes().to_vec()))?;
+    /// assert_eq!(stream.run(buffer.read(..))?.to::<f32>(), [1.5]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Panics
     /// If the length is not a multiple of the number's size, or the start is not aligned to it.
@@ -487,6 +638,16 @@ impl View {
     }
 
     /// The same bytes as [`Bytes`], without copying them.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// let view = stream.run(buffer.read(..))?;
+    /// let place = view.as_ptr();
+    /// let bytes = view.into_bytes();
+    /// assert_eq!((bytes.as_ptr(), bytes.len()), (place, 4), "not copied");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)
     }

@@ -37,6 +37,18 @@ pub fn published_folder() -> PathBuf {
 }
 
 /// Publishes for as long as it is kept.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// let folder = std::env::temp_dir().join(format!("millrace-publication-{}", std::process::id()));
+/// let publication = device.publish(&folder)?;
+/// let path = publication.path().to_owned();
+/// assert!(path.starts_with(&folder) && path.exists());
+/// drop(publication);
+/// assert!(!path.exists());
+/// # std::fs::remove_dir(folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Publication {
     end: Arc<End>,
     thread: Option<std::thread::JoinHandle<()>>,

@@ -53,6 +53,8 @@ impl Class {
 }
 
 /// Where a pool's blocks come from.
+///
+/// [`Direct`](crate::Direct) shows one that has none.
 pub trait BlockSource: Send + Sync + 'static {
     /// New memory, all zero.
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Block>>;

@@ -17,6 +17,8 @@ use crate::{
 ///
 /// A program is WGSL with an entry point `main` and one binding, `@group(0) @binding(0) var<storage, read_write>`, an
 /// `array<atomic<u32>>` of all words.
+///
+/// The GPU device has the one there is, in `crates/gpu/src/resident`; `crates/resident/src/gpu` uses it.
 pub trait Residence: Send + Sync {
     /// The memory, if host and running programs see each other's writes to it, and in the order they were made.
     fn shared(&self) -> Option<&[AtomicU32]>;
@@ -48,6 +50,11 @@ pub trait Residence: Send + Sync {
 }
 
 /// How programs that stay are to be written for a device.
+///
+/// ```
+/// let shape = millrace_core::Shape::new(1, true, Some(65_536));
+/// assert_eq!((shape.threads, shape.barriers, shape.turns), (1, true, Some(65_536)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shape {
@@ -67,6 +74,14 @@ impl Shape {
 }
 
 /// How a place is opened: see [`Backend::residence`](crate::Backend::residence).
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// use millrace::Sharing;
+/// let backend = device.backend();
+/// assert!(backend.residence(1024, Sharing::Required).is_none(), "the CPU needs no such place");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     /// With memory that host and device see at once, or not at all.
@@ -76,4 +91,6 @@ pub enum Sharing {
 }
 
 /// A place, opened.
+///
+/// [`Backend::residence`](crate::Backend::residence) gives one, and [`Sharing`] shows how it is asked for.
 pub type OpenResidence = Arc<dyn Residence>;

@@ -9,6 +9,11 @@ use crate::{
 };
 
 /// A device that a provider knows of, usable or not.
+///
+/// ```
+/// let found = &millrace::runtime().devices()[0];
+/// assert_eq!((&*found.id, found.kind.name(), &found.unavailable), ("cpu", "cpu", &None));
+/// ```
 #[derive(Debug, Clone)]
 pub struct Found {
     /// How users name it: `cpu`, `gpu:0`, `cuda:0`.
@@ -22,6 +27,28 @@ pub struct Found {
 }
 
 /// A source of devices of one kind.
+///
+/// ```
+/// use millrace::{DeviceKind, Engine, Found, Provider, Result, Runtime, cpu::CpuThreads};
+///
+/// /// The CPU with one thread, under another name.
+/// struct Quiet;
+///
+/// impl Provider for Quiet {
+///     fn list(&self) -> Vec<Found> {
+///         let (id, name) = ("quiet".to_owned(), "one thread".to_owned());
+///         vec![Found { id, kind: DeviceKind::Cpu, name, unavailable: None }]
+///     }
+///     fn open(&self, id: &str) -> Result<Engine> {
+///         CpuThreads(1).open(id)
+///     }
+/// }
+///
+/// let runtime = Runtime::new(vec![Box::new(Quiet)]);
+/// assert_eq!(runtime.open("quiet")?.health().workers, 1);
+/// assert!(runtime.open("cpu").is_ok(), "by its kind");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Provider: Send + Sync + 'static {
     /// The devices it knows of. A kind that is not available at all is one entry that says why.
     fn list(&self) -> Vec<Found>;
@@ -86,22 +113,49 @@ pub struct Runtime {
 
 impl Runtime {
     /// A runtime over some providers. Programs that use the `millrace` crate get one with all of them.
+    ///
+    /// ```
+    /// use millrace::{Runtime, cpu::CpuProvider};
+    /// let runtime = Runtime::new(vec![Box::new(CpuProvider)]);
+    /// assert!(runtime.open("cpu").is_ok() && runtime.open("gpu").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(providers: Vec<Box<dyn Provider>>) -> Self {
         millrace_ring::prepare(); // before a device starts its workers
         Self { providers: providers.into_iter().map(Arc::from).collect() }
     }
 
     /// Every device there is, also those that cannot be used.
+    ///
+    /// ```
+    /// let devices = millrace::runtime().devices();
+    /// assert!(devices.iter().any(|device| device.id == "cpu" && device.unavailable.is_none()));
+    /// ```
     pub fn devices(&self) -> Vec<Found> {
         self.providers.iter().flat_map(|provider| provider.list()).collect()
     }
 
     /// Opens a device by its id (`gpu:0`) or kind (`gpu`, its first available one), with the usual options.
+    ///
+    /// ```
+    /// let (one, other) = (millrace::runtime().open("cpu")?, millrace::runtime().open("cpu")?);
+    /// assert_eq!(one.info().id, other.info().id);
+    /// let buffer = one.allocate(4)?;
+    /// assert!(other.buffer(buffer.id()).is_err(), "each is a context of its own");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(&self, device: &str) -> Result<Device> {
         self.open_with(device, DeviceOptions::default())
     }
 
     /// Opens a device.
+    ///
+    /// ```
+    /// let options = millrace::DeviceOptions::default().budget(1 << 20);
+    /// let device = millrace::runtime().open_with("cpu", options)?;
+    /// assert_eq!(device.memory().budget, 1 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open_with(&self, device: &str, options: DeviceOptions) -> Result<Device> {
         for provider in self.providers.iter() {
             if let Some(id) = provider.find(device) {

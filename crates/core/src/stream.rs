@@ -27,6 +27,16 @@ use crate::{
 
 /// How urgent a stream's commands are. Among streams that are ready, a more urgent one is served first; a less urgent
 /// one is passed over a bounded number of times.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// use millrace::{Priority, StreamOptions};
+/// assert!(Priority::High < Priority::Normal && Priority::Normal < Priority::Low, "the first comes first");
+/// assert_eq!(Priority::default(), Priority::Normal);
+/// let background = device.stream_with(&StreamOptions::default().priority(Priority::Low))?;
+/// background.synchronize()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Priority {
     /// Before all others.
@@ -312,6 +322,14 @@ pub struct Stream {
 
 impl Stream {
     /// Its number, as events say it.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let mut events = device.subscribe(4)?;
+    /// let stream = device.stream()?;
+    /// assert_eq!(events.try_next(), Some(millrace::Event::StreamOpened { stream: stream.id() }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn id(&self) -> u64 {
         self.inner.id
     }
@@ -322,6 +340,21 @@ impl Stream {
     }
 
     /// Commands waiting in the queue, at some moment during the call.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let (marker, signal) = millrace::Marker::new();
+    /// let stream = device.stream()?;
+    /// let mut tickets = vec![stream.submit(marker.wait())?];
+    /// for _ in 0..3 {
+    ///     tickets.push(stream.submit(millrace::Synchronize)?);
+    /// }
+    /// assert!((3..=4).contains(&stream.waiting()), "all behind the first, which may have been taken");
+    /// device.stream()?.run(signal)?;
+    /// tickets.into_iter().try_for_each(|ticket| ticket.wait())?;
+    /// assert_eq!(stream.waiting(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn waiting(&self) -> usize {
         self.inner.ring.len()
     }
@@ -351,6 +384,20 @@ impl Stream {
     }
 
     /// Submits if there is room, and hands the command back if not.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let stream = device.stream_with(&millrace::StreamOptions::default().capacity(1))?;
+    /// let (marker, signal) = millrace::Marker::new();
+    /// let mut full = None;
+    /// while full.is_none() {
+    ///     full = stream.try_submit(marker.wait()).err();
+    /// }
+    /// assert_eq!(full.unwrap().error, millrace::Error::QueueFull { capacity: 1 });
+    /// device.stream()?.run(signal)?;
+    /// stream.synchronize()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn try_submit<R: Request>(&self, request: R) -> Result<Ticket<R::Answer>, Box<Rejected>> {
         let (envelope, ticket) = self.prepare(request.into(), None)?;
@@ -374,6 +421,16 @@ impl Stream {
 
     /// Submits, blocking while the queue is full; gives up with the command in hand when nothing moves for the
     /// device's timeout.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// let filled = stream.submit(buffer.fill(.., 9))?;
+    /// let read = stream.submit(buffer.read(..))?;
+    /// assert_eq!(&*read.wait()?, [9; 4]);
+    /// filled.wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn submit<R: Request>(&self, request: R) -> Result<Ticket<R::Answer>, Box<Rejected>> {
         let (envelope, ticket) = self.prepare(request.into(), None)?;
@@ -408,6 +465,17 @@ impl Stream {
 
     /// Submits, blocking while the queue is full. The deadline covers the wait for room, the queue and the execution:
     /// the ticket answers by then, and a command that has not started by then never does.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// use std::time::{Duration, Instant};
+    /// let (marker, _signal) = millrace::Marker::new();
+    /// stream.submit(marker.wait())?; // nothing gets past it
+    /// let ticket = stream.submit_deadline(buffer.fill(.., 1), Instant::now() + Duration::from_millis(2))?;
+    /// assert_eq!(ticket.wait(), Err(millrace::Error::Deadline));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn submit_deadline<R: Request>(
         &self,
         request: R,
@@ -425,6 +493,17 @@ impl Stream {
     }
 
     /// Submits, awaiting room. Dropped before it is done, the future has submitted nothing.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// let bytes = pollster::block_on(async {
+    ///     stream.submit_async(buffer.fill(.., 5)).await?;
+    ///     stream.submit_async(buffer.read(..)).await?.await
+    /// })?;
+    /// assert_eq!(&*bytes, [5; 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn submit_async<R: Request>(&self, request: R) -> Result<Ticket<R::Answer>, Box<Rejected>> {
         let (envelope, ticket) = self.prepare(request.into(), None)?;
         match self.inner.ring.send_async(envelope).await {
@@ -437,6 +516,14 @@ impl Stream {
     }
 
     /// Submits and waits. On an idle stream a brief command runs right here, on the calling thread.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// stream.run(buffer.write(1, &b"ab"[..]))?;
+    /// assert_eq!(&*stream.run(buffer.read(..))?, b"\0ab\0");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn run<R: Request>(&self, request: R) -> Result<R::Answer> {
         let output = match self.run_here(request.into()) {
@@ -534,11 +621,32 @@ impl Stream {
     }
 
     /// Waits until everything submitted before has finished, and brings the first error that nobody waited for.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// stream.enqueue(buffer.fill(.., 1))?;
+    /// stream.enqueue(buffer.fill(.., 2))?;
+    /// stream.synchronize()?;
+    /// assert_eq!(device.counts().fills, 2, "both have run");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn synchronize(&self) -> Result<()> {
         self.run(crate::Synchronize)
     }
 
     /// Puts a marker behind everything submitted so far; give its [`Marker::wait`] to other streams.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// stream.submit(buffer.fill(.., 7))?;
+    /// let filled = stream.mark()?;
+    /// let other = device.stream()?;
+    /// other.submit(filled.wait())?;
+    /// assert_eq!(&*other.run(buffer.read(..))?, [7; 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn mark(&self) -> Result<Marker, Box<Rejected>> {
         let (marker, signal) = Marker::new();
         self.submit(signal)?;

@@ -57,6 +57,16 @@ impl<T: Answer> Ticket<T> {
     ///
     /// While the device's threads are asleep, the waiting thread runs the stream's commands itself, as long as they
     /// are known not to take long.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let stream = device.stream()?;
+    /// let panics = millrace::KernelSpec::new("panics").cpu(millrace::CpuKernel::whole(|_| panic!("oh")));
+    /// let ticket = stream.submit(device.kernel(&panics)?.launch())?;
+    /// assert_eq!(ticket.wait(), Err(millrace::Error::Panicked("oh".into())));
+    /// assert!(stream.synchronize().is_ok(), "who waits has heard of it");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wait(mut self) -> Result<T> {
         match self.deadline {
             Some(deadline) => self.wait_until(deadline),
@@ -84,6 +94,17 @@ impl<T: Answer> Ticket<T> {
 
     /// Blocks until the command is finished, but not beyond `deadline`. After [`Error::Deadline`] the command may still
     /// run, and the ticket can be asked again.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// use std::time::{Duration, Instant};
+    /// let (marker, signal) = millrace::Marker::new();
+    /// let mut ticket = device.stream()?.submit(marker.wait())?;
+    /// assert_eq!(ticket.wait_until(Instant::now()), Err(millrace::Error::Deadline));
+    /// device.stream()?.submit(signal)?;
+    /// assert_eq!(ticket.wait_until(Instant::now() + Duration::from_secs(10)), Ok(()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wait_until(&mut self, deadline: Instant) -> Result<T> {
         let deadline = self.deadline.map_or(deadline, |own| own.min(deadline));
         if let Some(result) = self.try_wait().or_else(|| self.drive(Some(deadline))) {
@@ -94,12 +115,31 @@ impl<T: Answer> Ticket<T> {
     }
 
     /// [`Self::wait_until`] from now on.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let mut ticket = device.stream()?.submit(millrace::Synchronize)?;
+    /// assert_eq!(ticket.wait_for(std::time::Duration::from_secs(10)), Ok(()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wait_for(&mut self, timeout: Duration) -> Result<T> {
         let far = Duration::from_secs(60 * 60 * 24 * 365);
         self.wait_until(Instant::now() + timeout.min(far))
     }
 
     /// The result, if the command is finished.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let (marker, signal) = millrace::Marker::new();
+    /// let mut ticket = device.stream()?.submit(marker.wait())?;
+    /// assert_eq!(ticket.try_wait(), None);
+    /// device.stream()?.submit(signal)?;
+    /// while ticket.try_wait().is_none() {
+    ///     std::thread::yield_now();
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_wait(&mut self) -> Option<Result<T>> {
         let received = self.reply.try_recv()?;
         Some(self.settle(received))
@@ -107,6 +147,18 @@ impl<T: Answer> Ticket<T> {
 
     /// Asks not to run the command if it has not started. Whether that was in time, the ticket says:
     /// [`Error::Cancelled`] or the result.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let (marker, signal) = millrace::Marker::new();
+    /// let stream = device.stream()?;
+    /// stream.submit(marker.wait())?;
+    /// let ticket = stream.submit(millrace::Synchronize)?;
+    /// ticket.cancel(); // it stands behind the marker and has not started
+    /// device.stream()?.submit(signal)?;
+    /// assert_eq!(ticket.wait(), Err(millrace::Error::Cancelled));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cancel(&self) {
         self.reply.cancel();
     }

@@ -3,6 +3,13 @@
 use std::{fs, path::Path, sync::OnceLock};
 
 /// A level of cache, as one core sees it.
+///
+/// ```
+/// for cache in &millrace_cpu::CpuInfo::get().caches {
+///     assert!(cache.level >= 1 && cache.bytes > 0);
+///     println!("L{} {}: {} bytes", cache.level, cache.kind, cache.bytes);
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cache {
     /// 1 is next to the core.
@@ -41,12 +48,23 @@ pub struct CpuInfo {
 
 impl CpuInfo {
     /// This machine's processor.
+    ///
+    /// ```
+    /// use millrace_cpu::CpuInfo;
+    /// assert!(std::ptr::eq(CpuInfo::get(), CpuInfo::get()), "found out once");
+    /// assert!(CpuInfo::get().page.is_power_of_two());
+    /// ```
     pub fn get() -> &'static Self {
         static INFO: OnceLock<CpuInfo> = OnceLock::new();
         INFO.get_or_init(Self::detect)
     }
 
     /// Finds out anew what [`Self::get`] remembers.
+    ///
+    /// ```
+    /// use millrace_cpu::CpuInfo;
+    /// assert_eq!(CpuInfo::detect().name, CpuInfo::get().name);
+    /// ```
     pub fn detect() -> Self {
         Self {
             name: name(),

@@ -10,6 +10,20 @@ use crate::device::Gpu;
 const CHOICE: &str = "MILLRACE_GPU";
 
 /// How bytes get to a device and back.
+///
+/// ```
+/// use millrace_core::Runtime;
+/// use millrace_gpu::{GpuProvider, Transfers};
+/// assert_eq!(Transfers::default(), Transfers::Best);
+/// for transfers in [Transfers::Best, Transfers::Staged] {
+///     let runtime = Runtime::new(vec![Box::new(GpuProvider::with_transfers(transfers))]);
+///     let Ok(device) = runtime.open("gpu") else { continue }; // where there is none
+///     let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+///     stream.run(buffer.write(0, &b"mill"[..]))?;
+///     assert_eq!(&*stream.run(buffer.read(..))?, b"mill", "the same either way");
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transfers {
     /// In place where host and device share their memory, and by staging elsewhere.
@@ -46,6 +60,13 @@ pub struct GpuProvider {
 
 impl GpuProvider {
     /// Devices that move bytes in this way.
+    ///
+    /// ```
+    /// use millrace_core::Provider;
+    /// use millrace_gpu::{GpuProvider, Transfers};
+    /// let staged = GpuProvider::with_transfers(Transfers::Staged);
+    /// assert_eq!(staged.list().len(), GpuProvider::default().list().len(), "the same devices, or the same reason");
+    /// ```
     pub fn with_transfers(transfers: Transfers) -> Self {
         Self { transfers, adapters: OnceLock::new() }
     }

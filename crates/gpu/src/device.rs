@@ -29,7 +29,8 @@ use crate::{
 /// let runtime = Runtime::new(vec![Box::new(GpuProvider::default())]);
 /// if let Ok(device) = runtime.open("gpu") {
 ///     let gpu = device.backend().downcast::<Gpu>().expect("it is one");
-///     println!("{}", gpu.wgpu().limits().max_buffer_size);
+///     assert!(gpu.wgpu().limits().max_buffer_size > 0);
+///     assert!(gpu.resident_wgpu().is_none(), "no kernel stays there yet");
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -92,11 +93,37 @@ impl Status {
 
 impl Gpu {
     /// The device as wgpu knows it, for what Millrace does not offer.
+    ///
+    /// ```
+    /// # use millrace_core::Runtime;
+    /// # use millrace_gpu::{Gpu, GpuProvider};
+    /// # let runtime = Runtime::new(vec![Box::new(GpuProvider::default())]);
+    /// // Where there is no GPU, there is nothing to see.
+    /// if let Ok(device) = runtime.open("gpu") {
+    ///     let gpu = device.backend().downcast::<Gpu>().expect("it is one");
+    ///     assert!(gpu.wgpu().limits().max_compute_workgroup_size_x >= device.info().limits.threads);
+    /// }
+    /// ```
     pub fn wgpu(&self) -> &wgpu::Device {
         &self.shared.device
     }
 
     /// The device that kernels stay on, while any do: it is another one than that for commands.
+    ///
+    /// ```
+    /// # use millrace_core::{Runtime, Sharing};
+    /// # use millrace_gpu::{Gpu, GpuProvider};
+    /// # let runtime = Runtime::new(vec![Box::new(GpuProvider::default())]);
+    /// // Where there is no GPU, there is nothing to see.
+    /// if let Ok(device) = runtime.open("gpu") {
+    ///     let gpu = device.backend().downcast::<Gpu>().expect("it is one");
+    ///     assert!(gpu.resident_wgpu().is_none());
+    ///     let place = device.backend().residence(1024, Sharing::None).expect("every GPU has one")?;
+    ///     assert!(gpu.resident_wgpu().is_some(), "as long as somebody has the place");
+    ///     # drop(place);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn resident_wgpu(&self) -> Option<wgpu::Device> {
         let settled = self.shared.settled.lock().unwrap_or_else(PoisonError::into_inner);
         settled.upgrade().map(|settled| settled.wgpu().clone())

@@ -18,6 +18,7 @@ const LOGICAL: u32 = 12;
 /// use millrace_resident::Moment;
 /// let moment = Moment::from_raw((5 << 12) | 3);
 /// assert_eq!((moment.since_epoch().as_micros(), moment.logical()), (5, 3));
+/// assert!(Moment::from_raw(moment.raw() + 1) > moment);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(u64);
@@ -67,18 +68,39 @@ impl Clock {
     }
 
     /// Reads the clock: later than every reading before.
+    ///
+    /// ```
+    /// let clock = millrace_resident::Clock::new();
+    /// let moments: Vec<_> = (0..100).map(|_| clock.tick()).collect();
+    /// assert!(moments.is_sorted_by(|one, next| one < next), "no two are the same");
+    /// ```
     #[inline]
     pub fn tick(&self) -> Moment {
         self.advance(self.now())
     }
 
     /// Takes note of a moment that came with a message, and reads the clock.
+    ///
+    /// ```
+    /// use millrace_resident::Clock;
+    /// let (here, there) = (Clock::new(), Clock::new());
+    /// let sent = there.tick();
+    /// let received = here.observe(sent);
+    /// assert!(sent < received && received < there.observe(received));
+    /// ```
     #[inline]
     pub fn observe(&self, remote: Moment) -> Moment {
         self.advance(self.now().max(remote.0.saturating_add(1)))
     }
 
     /// Takes note of a moment without reading the clock: what it says later is later than that.
+    ///
+    /// ```
+    /// use millrace_resident::{Clock, Moment};
+    /// let (clock, far) = (Clock::new(), Moment::from_raw(u64::MAX / 2));
+    /// clock.see(far);
+    /// assert!(clock.last() == far && clock.tick() > far);
+    /// ```
     #[inline]
     pub fn see(&self, remote: Moment) {
         if self.last.load(Ordering::Relaxed) < remote.0 {
@@ -87,6 +109,12 @@ impl Clock {
     }
 
     /// The last reading.
+    ///
+    /// ```
+    /// let clock = millrace_resident::Clock::new();
+    /// let read = clock.tick();
+    /// assert_eq!(clock.last(), read);
+    /// ```
     pub fn last(&self) -> Moment {
         Moment(self.last.load(Ordering::Relaxed))
     }

@@ -103,9 +103,22 @@ pub struct TelemetryBlock {
 }
 
 /// What the first word of a region says once it is ready.
+///
+/// ```
+/// use millrace_resident::layout::{MAGIC, wgsl};
+/// assert_eq!(&MAGIC.to_le_bytes(), b"MILL");
+/// assert!(wgsl().contains(&format!("const MAGIC: u32 = {MAGIC}u;")), "a device sees the same");
+/// ```
 pub const MAGIC: u32 = u32::from_le_bytes(*b"MILL");
 
 /// Why a kernel failed, or a message could not be handled, as a number.
+///
+/// ```
+/// use millrace_resident::layout::{fault, wgsl};
+/// assert_eq!([fault::NONE, fault::PANIC, fault::WRONG_TYPE, fault::WRONG_LENGTH], [0, 1, 2, 3]);
+/// assert_eq!([fault::INVALID, fault::NO_PAYLOAD, fault::TOO_LONG], [4, 5, 6]);
+/// assert!(wgsl().contains(&format!("const FAULT_TOO_LONG: u32 = {}u;", fault::TOO_LONG)));
+/// ```
 pub mod fault {
     /// Nothing is wrong.
     pub const NONE: u32 = 0;
@@ -137,6 +150,12 @@ pub mod fault {
 }
 
 /// Bytes in front of every message.
+///
+/// ```
+/// use millrace_resident::layout::{HEADER, LINE, RegionLayout, SMALL};
+/// assert_eq!((HEADER + SMALL, SMALL), (LINE, 16));
+/// assert_eq!(RegionLayout::new(8, 8, SMALL, SMALL + 1).in_payload(), SMALL, "a slot of one line");
+/// ```
 pub const HEADER: usize = 48;
 /// A slot's size is a multiple of this: a cache line.
 pub const LINE: usize = 64;
@@ -144,6 +163,14 @@ pub const LINE: usize = 64;
 pub const SMALL: usize = LINE - HEADER;
 
 /// Words of a slot's header.
+///
+/// ```
+/// use millrace_resident::layout::{HEADER, SLOT, slot};
+/// let words = [slot::SEQUENCE, slot::TYPE, slot::LENGTH, slot::FLAGS, slot::ID, slot::CORRELATION, slot::CLOCK];
+/// assert_eq!(words, [0, 1, 2, 3, 4, 6, 8]);
+/// assert_eq!([slot::BUFFER, slot::GENERATION, slot::PAYLOAD], [10, 11, HEADER / 4]);
+/// assert!(SLOT.iter().any(|field| field.name == "clock" && field.offset == 4 * slot::CLOCK));
+/// ```
 pub mod slot {
     /// Whose turn it is: see `slots.rs`. Written last.
     pub const SEQUENCE: usize = 0;
@@ -168,6 +195,13 @@ pub mod slot {
 }
 
 /// Bits of a slot's `FLAGS`.
+///
+/// ```
+/// use millrace_resident::layout::flags;
+/// let bits = [flags::ASK, flags::ATTACHED, flags::FAILED, flags::VOID, flags::SILENT];
+/// assert_eq!(bits.iter().fold(flags::PRIORITY, |all, bit| all | bit), 0b111_1111, "no two share a bit");
+/// assert_eq!((flags::ASK | 1) & flags::PRIORITY, 1, "a normal message that is to be answered");
+/// ```
 pub mod flags {
     /// The priority: 0 high, 1 normal.
     pub const PRIORITY: u32 = 3;
@@ -192,6 +226,16 @@ const _: () = {
 };
 
 /// One field of a block or a message: its name, where it lies, and how each side writes it.
+///
+/// ```
+/// use millrace_resident::Message;
+/// #[derive(Clone, Copy, Message)]
+/// #[repr(C)]
+/// struct Point { at: [f32; 2], id: u64 }
+/// let id = &Point::LAYOUT.fields[1];
+/// assert_eq!((id.name, id.offset, id.size, id.rust, id.wgsl), ("id", 8, 8, "u64", "array<u32, 2>"));
+/// assert!(id.nested.is_none());
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct FieldLayout {
     /// Its name.
@@ -209,6 +253,16 @@ pub struct FieldLayout {
 }
 
 /// What a message looks like on both sides.
+///
+/// ```
+/// use millrace_resident::Message;
+/// #[derive(Clone, Copy, Message)]
+/// #[repr(C)]
+/// struct Point { x: f32, y: f32 }
+/// let layout = Point::LAYOUT;
+/// assert_eq!((layout.name, layout.size, layout.fields.len()), ("Point", 8, 2));
+/// assert_eq!((layout.id, layout.wgsl.starts_with("struct Point {")), (Point::TYPE, true));
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct MessageLayout {
     /// Its name, in Rust and in WGSL.
@@ -294,16 +348,36 @@ const fn field_size<B, F>(_: fn(&B) -> &F) -> usize {
 }
 
 /// The fields of the [`ControlBlock`].
+///
+/// ```
+/// use millrace_resident::layout::CONTROL;
+/// let status = CONTROL.iter().find(|field| field.name == "status").unwrap();
+/// assert_eq!((status.offset, status.size), (24, 4));
+/// assert_eq!(CONTROL.iter().map(|field| field.size).sum::<usize>(), 128, "no gaps");
+/// ```
 pub const CONTROL: &[FieldLayout] = fields!(ControlBlock:
     magic request command checkpoint_wanted drain_high drain_normal status acknowledged checkpoint_made fault
     polled_reserved high_head normal_head out_tail burst high_first normal_first out_first in_stride out_stride in_mask
     out_mask starvation_bound kernel_reserved);
 
 /// The fields of the [`TelemetryBlock`].
+///
+/// ```
+/// use millrace_resident::layout::TELEMETRY;
+/// let handled = TELEMETRY.iter().find(|field| field.name == "handled").unwrap();
+/// assert_eq!((handled.offset, handled.size), (8, 8));
+/// assert_eq!(TELEMETRY.iter().map(|field| field.size).sum::<usize>(), 64, "no gaps");
+/// ```
 pub const TELEMETRY: &[FieldLayout] = fields!(TelemetryBlock:
     version busy handled failed sent clock dropped restarts checkpoints rests reserved);
 
 /// The fields of a slot's header.
+///
+/// ```
+/// use millrace_resident::layout::{HEADER, SLOT};
+/// assert_eq!((SLOT[0].name, SLOT[0].offset), ("sequence", 0));
+/// assert_eq!(SLOT.iter().map(|field| field.size).sum::<usize>(), HEADER, "no gaps");
+/// ```
 pub const SLOT: &[FieldLayout] = &[
     word("sequence", slot::SEQUENCE, 1),
     word("type", slot::TYPE, 1),
@@ -323,6 +397,12 @@ const fn word(name: &'static str, index: usize, words: usize) -> FieldLayout {
 /// Bytes before the telemetry.
 pub const TELEMETRY_AT: usize = size_of::<ControlBlock>();
 /// Bytes before the first ring.
+///
+/// ```
+/// use millrace_resident::layout::{RINGS_AT, RegionLayout, TELEMETRY_AT};
+/// assert_eq!((TELEMETRY_AT, RINGS_AT), (128, 192));
+/// assert_eq!(RegionLayout::new(8, 8, 16, 16).high_first() * 4, RINGS_AT);
+/// ```
 pub const RINGS_AT: usize = TELEMETRY_AT + size_of::<TelemetryBlock>();
 
 /// Everything above as WGSL constants: indices into an `array<atomic<u32>>` that is bound to the region.
@@ -369,6 +449,14 @@ pub fn wgsl() -> String {
 }
 
 /// A row of [`table`].
+///
+/// ```
+/// use millrace_resident::layout::table;
+/// let rows = table();
+/// let row = rows.iter().find(|row| row.field == "handled").unwrap();
+/// assert_eq!((row.block, row.offset, row.size), ("Telemetry", 8, 8));
+/// assert_eq!(row.wgsl, Some(("TELEMETRY_HANDLED".to_owned(), 34)));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     /// Control block, telemetry or slot.
@@ -408,6 +496,16 @@ pub fn table() -> Vec<Row> {
 }
 
 /// Where the rings of one kernel lie.
+///
+/// ```
+/// use millrace_resident::layout::{RINGS_AT, RegionLayout};
+/// let layout = RegionLayout::new(4, 2, 16, 80);
+/// assert_eq!(layout.high_first(), RINGS_AT / 4);
+/// assert_eq!(layout.normal_first(), layout.high_first() + 4 * layout.in_stride);
+/// assert_eq!(layout.out_first(), layout.normal_first() + 4 * layout.in_stride);
+/// assert_eq!(layout.words(), layout.out_first() + 2 * layout.out_stride);
+/// assert_eq!((layout.in_payload(), layout.out_payload()), (16, 80));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionLayout {
     /// Slots of each inbound ring, a power of two.

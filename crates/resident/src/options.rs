@@ -64,6 +64,7 @@ words! {
     /// use millrace_resident::Status;
     /// assert!(!Status::Draining.is_ended() && Status::Failed.is_ended());
     /// assert_eq!(Status::from_word(Status::Active as u32), Some(Status::Active));
+    /// assert_eq!(Status::ALL.map(Status::name)[..2], ["launched", "active"]);
     /// ```
     Status {
         /// It is there and takes messages, and handles none until it is activated.
@@ -83,6 +84,12 @@ words! {
 
 impl Status {
     /// Whether it will never handle another message.
+    ///
+    /// ```
+    /// use millrace_resident::Status;
+    /// let ended: Vec<_> = Status::ALL.into_iter().filter(|status| status.is_ended()).collect();
+    /// assert_eq!(ended, [Status::Terminated, Status::Failed]);
+    /// ```
     pub fn is_ended(self) -> bool {
         matches!(self, Self::Terminated | Self::Failed)
     }
@@ -92,7 +99,9 @@ words! {
     /// What the host tells a kernel, as a word of the control block.
     ///
     /// ```
-    /// assert_eq!(millrace_resident::Command::Drain.name(), "drain");
+    /// use millrace_resident::Command;
+    /// assert_eq!(Command::Drain.name(), "drain");
+    /// assert!(Command::ALL.into_iter().all(|command| Command::from_word(command as u32) == Some(command)));
     /// ```
     Command {
         /// Wait to be activated.
@@ -270,24 +279,85 @@ impl Default for LaunchOptions {
 
 impl LaunchOptions {
     /// Groups that the kernel runs as. On the CPU a kernel is one thread.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # struct Nothing;
+    /// # impl Handler for Nothing {
+    /// #     type Message = (); type Reply = (); type State = ();
+    /// #     fn state(&self) {}
+    /// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// let spread = device.launch(Nothing, LaunchOptions::default().grid(2));
+    /// assert!(matches!(spread, Err(Error::Unsupported { .. })), "this is the CPU");
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn grid(mut self, grid: impl Into<Dim3>) -> Self {
         self.grid = grid.into();
         self
     }
 
     /// Threads of a group. On the CPU a kernel is one thread.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # struct Nothing;
+    /// # impl Handler for Nothing {
+    /// #     type Message = (); type Reply = (); type State = ();
+    /// #     fn state(&self) {}
+    /// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// let wide = device.launch(Nothing, LaunchOptions::default().block([8, 8]));
+    /// assert!(matches!(wide, Err(Error::Unsupported { .. })), "this is the CPU");
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn block(mut self, block: impl Into<Dim3>) -> Self {
         self.block = block.into();
         self
     }
 
     /// Messages that can wait for the kernel, urgent and normal ones each; rounded up to a power of two.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # struct Nothing;
+    /// # impl Handler for Nothing {
+    /// #     type Message = (); type Reply = (); type State = ();
+    /// #     fn state(&self) {}
+    /// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// let kernel = device.launch(Nothing, LaunchOptions::default().inbound(3).inactive())?;
+    /// (0..4).try_for_each(|_| kernel.try_send(()))?; // three are four
+    /// assert_eq!(kernel.try_send(()).unwrap_err().error, Error::Full { capacity: 4 });
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn inbound(mut self, messages: usize) -> Self {
         self.inbound = messages;
         self
     }
 
     /// Answers that can wait for the host; rounded up to a power of two.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # struct Nothing;
+    /// # impl Handler for Nothing {
+    /// #     type Message = (); type Reply = (); type State = ();
+    /// #     fn state(&self) {}
+    /// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// let kernel = device.launch(Nothing, LaunchOptions::default().outbound(60))?;
+    /// assert_eq!(kernel.region_layout().outbound, 64);
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn outbound(mut self, messages: usize) -> Self {
         self.outbound = messages;
         self
@@ -295,6 +365,21 @@ impl LaunchOptions {
 
     /// Bytes of message that fit into a slot, at least. Those of a fixed size always fit; archives that are larger
     /// travel beside the slot.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # struct Nothing;
+    /// # impl Handler for Nothing {
+    /// #     type Message = (); type Reply = (); type State = ();
+    /// #     fn state(&self) {}
+    /// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// let kernel = device.launch(Nothing, LaunchOptions::default().payload(1000))?;
+    /// assert!(kernel.region_layout().in_payload() >= 1000);
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn payload(mut self, bytes: usize) -> Self {
         self.payload = bytes;
         self
@@ -302,24 +387,98 @@ impl LaunchOptions {
 
     /// How urgent the kernel is among others of its device. On the CPU an urgent kernel always has a worker of its own,
     /// a low one never.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # struct Nothing;
+    /// # impl Handler for Nothing {
+    /// #     type Message = (); type Reply = (); type State = ();
+    /// #     fn state(&self) {}
+    /// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// let urgent = LaunchOptions::default().priority(millrace_core::Priority::High);
+    /// let kernel = device.launch(Nothing, urgent)?;
+    /// assert_eq!(kernel.ask(()), Ok(()));
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
         self
     }
 
     /// How its worker waits for messages.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # struct Nothing;
+    /// # impl Handler for Nothing {
+    /// #     type Message = (); type Reply = (); type State = ();
+    /// #     fn state(&self) {}
+    /// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// let kernel = device.launch(Nothing, LaunchOptions::default().wait(WaitPolicy::Sleep))?;
+    /// assert_eq!(kernel.ask(()), Ok(()), "it is woken");
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn wait(mut self, policy: WaitPolicy) -> Self {
         self.wait = policy;
         self
     }
 
     /// What happens when the handler panics.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # #[derive(Clone, Copy, Message)] #[repr(C)] struct Number { value: u32 }
+    /// # struct Sum;
+    /// # impl Handler for Sum {
+    /// #     type Message = Number; type Reply = Number; type State = Number;
+    /// #     fn state(&self) -> Number { Number { value: 0 } }
+    /// #     fn handle(&mut self, sum: &mut Number, n: &Number, _: &mut Scope<'_, Number>) -> Number {
+    /// #         assert!(n.value < 100, "too much");
+    /// #         sum.value += n.value;
+    /// #         *sum
+    /// #     }
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// // This handler adds up what it gets, and panics at 100 or more.
+    /// let sum = device.launch(Sum, LaunchOptions::default().restart(RestartPolicy::UpTo(1)))?;
+    /// assert_eq!(sum.ask(Number { value: 5 })?.value, 5);
+    /// assert_eq!(sum.ask(Number { value: 100 }).err(), Some(Error::Panicked("too much".into())));
+    /// assert_eq!(sum.ask(Number { value: 7 })?.value, 7, "it began anew");
+    /// assert_eq!(sum.telemetry().restarts, 1);
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn restart(mut self, policy: RestartPolicy) -> Self {
         self.restart = policy;
         self
     }
 
     /// Starts it launched, not active: it handles nothing before [`crate::Resident::activate`].
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # struct Nothing;
+    /// # impl Handler for Nothing {
+    /// #     type Message = (); type Reply = (); type State = ();
+    /// #     fn state(&self) {}
+    /// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// let kernel = device.launch(Nothing, LaunchOptions::default().inactive())?;
+    /// assert_eq!(kernel.status(), Status::Launched);
+    /// kernel.send(())?; // it waits
+    /// kernel.activate()?;
+    /// kernel.ask(())?;
+    /// assert_eq!(kernel.telemetry().handled, 2);
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn inactive(mut self) -> Self {
         self.active = false;
         self
@@ -327,18 +486,77 @@ impl LaunchOptions {
 
     /// Keeps a copy of the state after every so many messages, for restarts, and on a GPU for
     /// [`crate::Resident::recover`].
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # #[derive(Clone, Copy, Message)] #[repr(C)] struct Number { value: u32 }
+    /// # struct Sum;
+    /// # impl Handler for Sum {
+    /// #     type Message = Number; type Reply = Number; type State = Number;
+    /// #     fn state(&self) -> Number { Number { value: 0 } }
+    /// #     fn handle(&mut self, sum: &mut Number, n: &Number, _: &mut Scope<'_, Number>) -> Number {
+    /// #         assert!(n.value < 100, "too much");
+    /// #         sum.value += n.value;
+    /// #         *sum
+    /// #     }
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// let sum = device.launch(Sum, LaunchOptions::default().checkpoint_every(2))?;
+    /// for value in 1..=3 {
+    ///     sum.ask(Number { value })?;
+    /// }
+    /// let kept = sum.last_checkpoint().expect("one was made")?;
+    /// assert_eq!((kept.handled, kept.state.value), (2, 3));
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn checkpoint_every(mut self, messages: u64) -> Self {
         self.checkpoint_every = Some(messages);
         self
     }
 
     /// Starts with this state instead of the handler's.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # #[derive(Clone, Copy, Message)] #[repr(C)] struct Number { value: u32 }
+    /// # struct Sum;
+    /// # impl Handler for Sum {
+    /// #     type Message = Number; type Reply = Number; type State = Number;
+    /// #     fn state(&self) -> Number { Number { value: 0 } }
+    /// #     fn handle(&mut self, sum: &mut Number, n: &Number, _: &mut Scope<'_, Number>) -> Number {
+    /// #         assert!(n.value < 100, "too much");
+    /// #         sum.value += n.value;
+    /// #         *sum
+    /// #     }
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// let sum = device.launch(Sum, LaunchOptions::default().restore(&Number { value: 40 }))?;
+    /// assert_eq!(sum.ask(Number { value: 2 })?.value, 42);
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn restore<S: Message>(mut self, state: &S) -> Self {
         self.restored = Some(Restored { id: S::TYPE, bytes: state.as_bytes().into() });
         self
     }
 
     /// How it may live on a GPU.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # struct Nothing;
+    /// # impl Handler for Nothing {
+    /// #     type Message = (); type Reply = (); type State = ();
+    /// #     fn state(&self) {}
+    /// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// let kernel = device.launch(Nothing, LaunchOptions::default().residency(Residency::Batched))?;
+    /// assert_eq!(kernel.residency().mode, Mode::Threads, "this is the CPU");
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn residency(mut self, residency: Residency) -> Self {
         self.residency = residency;
         self

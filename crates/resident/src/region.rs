@@ -18,6 +18,23 @@ use crate::{
 ///
 /// On the CPU it is memory of the process, on a GPU it is memory of the device that is mapped into the process: the
 /// region keeps alive whoever allocated it, and knows nothing else about it.
+///
+/// ```
+/// # use millrace_resident::*;
+/// # struct Nothing;
+/// # impl Handler for Nothing {
+/// #     type Message = (); type Reply = (); type State = ();
+/// #     fn state(&self) {}
+/// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+/// # }
+/// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+/// # let device = runtime.open("cpu")?;
+/// let kernel = device.launch(Nothing, LaunchOptions::default())?;
+/// let region = kernel.region();
+/// assert_eq!(region.len(), kernel.region_layout().words());
+/// assert!(!region.is_empty() && region.as_ptr().addr().is_multiple_of(128));
+/// # Ok::<(), Error>(())
+/// ```
 pub struct Region {
     start: NonNull<u32>,
     words: usize,
@@ -49,6 +66,13 @@ impl Drop for HostMemory {
 
 impl Region {
     /// Zeroed memory of the process.
+    ///
+    /// ```
+    /// let region = millrace_resident::Region::host(1000)?;
+    /// assert_eq!(region.len(), 1000);
+    /// assert!(millrace_resident::Region::host(usize::MAX).is_err());
+    /// # Ok::<(), millrace_resident::Error>(())
+    /// ```
     pub fn host(words: usize) -> Result<Self> {
         let bytes = words.saturating_mul(4).max(128);
         let refused = || Error::Device(millrace_core::Error::SystemMemory(bytes as u64));
@@ -60,6 +84,17 @@ impl Region {
     }
 
     /// Memory that somebody else allocated.
+    ///
+    /// ```
+    /// use std::ptr::NonNull;
+    /// use millrace_resident::Region;
+    /// #[repr(align(128))]
+    /// struct Words([u32; 64]);
+    /// let memory = NonNull::from(Box::leak(Box::new(Words([0; 64]))));
+    /// // SAFETY: it is aligned, is never freed, and nobody else knows of it.
+    /// let region = unsafe { Region::from_raw(memory.cast(), 64, Box::new(())) };
+    /// assert_eq!((region.len(), region.as_ptr()), (64, memory.cast().as_ptr()));
+    /// ```
     ///
     /// # Safety
     /// `start` is aligned to 128 and points to `words` words that stay readable and writable until `owner` is dropped,

@@ -37,6 +37,16 @@ pub struct Bell {
 }
 
 /// A sleeper's place at a [`Bell`].
+///
+/// ```
+/// use std::task::Waker;
+/// use millrace_ring::{Bell, Seat};
+/// let (bell, mut seat) = (Bell::new(), Seat::default());
+/// bell.register(&mut seat, Waker::noop());
+/// assert!(bell.has_listeners());
+/// bell.unregister(&mut seat);
+/// assert!(!bell.has_listeners());
+/// ```
 #[derive(Debug, Default)]
 pub struct Seat(Key);
 
@@ -53,6 +63,24 @@ impl Bell {
     }
 
     /// Something changed: wakes everyone who sleeps. Next to nothing while nobody does.
+    ///
+    /// ```
+    /// use std::{sync::{Arc, atomic::{AtomicU32, Ordering}}, task::{Wake, Waker}};
+    /// use millrace_ring::{Bell, Seat};
+    /// #[derive(Default)]
+    /// struct Count(AtomicU32);
+    /// impl Wake for Count {
+    ///     fn wake(self: Arc<Self>) {
+    ///         self.0.fetch_add(1, Ordering::Relaxed);
+    ///     }
+    /// }
+    /// let (bell, mut seat, count) = (Bell::new(), Seat::default(), Arc::new(Count::default()));
+    /// bell.ring(); // nobody hears it
+    /// bell.register(&mut seat, &Waker::from(count.clone()));
+    /// bell.ring();
+    /// assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    /// # bell.unregister(&mut seat);
+    /// ```
     #[inline(always)]
     pub fn ring(&self) {
         fence::light();
@@ -61,6 +89,19 @@ impl Bell {
 
     /// Room was made in a queue of `capacity` that now holds `waiting`: wakes tasks at once, and threads that were
     /// registered as patient once there is room for many messages.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    /// let (bell, waiting) = (millrace_ring::Bell::new(), AtomicUsize::new(8));
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| {
+    ///         waiting.store(0, Ordering::Release);
+    ///         bell.ring_for_room(0, 8);
+    ///     });
+    ///     let room = || (waiting.load(Ordering::Acquire) < 8).then_some("room");
+    ///     assert_eq!(bell.wait_for_room(None, true, room), Some("room"));
+    /// });
+    /// ```
     #[inline(always)]
     pub fn ring_for_room(&self, waiting: usize, capacity: usize) {
         fence::light();
@@ -89,12 +130,31 @@ impl Bell {
 
     /// Blocks until `attempt` succeeds, until the deadline at most. With `polling` it looks for about as long as a
     /// wake-up would cost before it sleeps, where that makes sense.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// let bell = millrace_ring::Bell::new();
+    /// assert_eq!(bell.wait(None, true, || Some(7)), Some(7), "it looks first");
+    /// let soon = Instant::now() + Duration::from_millis(1);
+    /// assert_eq!(bell.wait(Some(soon), true, || None::<u8>), None);
+    /// ```
     pub fn wait<R>(&self, deadline: Option<Instant>, polling: bool, attempt: impl FnMut() -> Option<R>) -> Option<R> {
         self.wait_as(wait::EAGER, None, deadline, polling, attempt)
     }
 
     /// [`Self::wait`] for room in a queue: woken when there is room for many messages, and looking by itself now and
     /// then, in case there never is.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// let bell = millrace_ring::Bell::new();
+    /// let mut looks = 0;
+    /// let room = bell.wait_for_room(Some(Instant::now() + Duration::from_secs(10)), false, || {
+    ///     looks += 1;
+    ///     (looks > 3).then_some("room") // nobody rings: it looks by itself
+    /// });
+    /// assert_eq!(room, Some("room"));
+    /// ```
     pub fn wait_for_room<R>(
         &self,
         deadline: Option<Instant>,

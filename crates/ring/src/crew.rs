@@ -98,6 +98,15 @@ impl Crew {
     /// Calls `job` on this thread and on every member that comes before this thread is done with it. Returns when all of
     /// them have. If somebody else has the crew, or this is inside of a job, the caller is alone with it. A panic of any
     /// of them is this call's.
+    ///
+    /// ```
+    /// let crew = millrace_ring::Crew::new();
+    /// let calls = std::sync::atomic::AtomicU32::new(0);
+    /// crew.run(&|| {
+    ///     calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    /// });
+    /// assert_eq!(calls.into_inner(), 1, "without members, the caller does it alone");
+    /// ```
     pub fn run(&self, job: &(dyn Fn() + Sync)) {
         let state = self.state.load(Ordering::Relaxed);
         let free = state & (TAKEN | ENDED) == 0;
@@ -128,6 +137,22 @@ impl Crew {
     }
 
     /// Makes the calling thread a member, until [`Self::dismiss`].
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicU32, Ordering};
+    /// let (crew, inside) = (millrace_ring::Crew::new(), AtomicU32::new(0));
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| crew.serve());
+    ///     crew.run(&|| {
+    ///         inside.fetch_add(1, Ordering::SeqCst);
+    ///         while inside.load(Ordering::SeqCst) < 2 {
+    ///             std::thread::yield_now(); // until the member has come
+    ///         }
+    ///     });
+    ///     crew.dismiss();
+    /// });
+    /// assert_eq!(inside.into_inner(), 2);
+    /// ```
     pub fn serve(&self) {
         let mut last = 0;
         loop {
@@ -166,6 +191,16 @@ impl Crew {
     }
 
     /// Sends all members home, now and for ever.
+    ///
+    /// ```
+    /// let crew = millrace_ring::Crew::new();
+    /// std::thread::scope(|s| {
+    ///     let members = [(); 2].map(|()| s.spawn(|| crew.serve()));
+    ///     crew.dismiss();
+    ///     assert!(members.into_iter().all(|member| member.join().is_ok()), "they have gone");
+    /// });
+    /// crew.serve(); // comes too late, and returns at once
+    /// ```
     pub fn dismiss(&self) {
         self.state.fetch_or(ENDED, Ordering::Release);
         self.begun.ring();

@@ -82,6 +82,15 @@ macro_rules! with_message {
     ($($name:ident { $($variant:ident),+ })+) => {$(
         impl<T> $name<T> {
             /// The message that was not sent.
+            ///
+            /// ```
+            /// let (tx, _rx) = millrace_ring::mpsc::bounded(1)?;
+            /// tx.try_send("first").unwrap();
+            /// assert_eq!(tx.try_send("second").unwrap_err().into_inner(), "second");
+            /// let late = tx.send_deadline("third", std::time::Instant::now()).unwrap_err();
+            /// assert_eq!(late.into_inner(), "third");
+            /// # Ok::<(), millrace_ring::CapacityError>(())
+            /// ```
             pub fn into_inner(self) -> T {
                 match self {
                     $(Self::$variant(message))|+ => message,

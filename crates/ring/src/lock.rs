@@ -37,6 +37,16 @@ impl<T> BriefLock<T> {
     }
 
     /// Takes the lock, waiting for it if it is taken. A panic while it is held just frees it.
+    ///
+    /// ```
+    /// let lock = millrace_ring::BriefLock::new(vec![1]);
+    /// lock.lock().push(2);
+    /// let broken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    ///     let _held = lock.lock();
+    ///     panic!("oh");
+    /// }));
+    /// assert!(broken.is_err() && *lock.lock() == [1, 2], "it is free again");
+    /// ```
     #[inline]
     pub fn lock(&self) -> BriefGuard<'_, T> {
         if self.taken.swap(true, Ordering::Acquire) {

@@ -103,6 +103,13 @@ impl<T: Send> ReplyPool<T> {
     }
 
     /// Both ends of a fresh slot. `None` if [`crate::MAX_OUT`] are in use.
+    ///
+    /// ```
+    /// let replies = millrace_ring::reply::ReplyPool::new();
+    /// let (reply, asked) = replies.pair().expect("few are in flight");
+    /// std::thread::spawn(move || reply.send("here"));
+    /// assert_eq!(asked.recv(), Ok("here"));
+    /// ```
     #[inline]
     pub fn pair(&self) -> Option<(ReplySender<T>, ReplyReceiver<T>)> {
         let node = self.slab.take_node()?;
@@ -154,6 +161,13 @@ unsafe impl<T: Send> Sync for ReplySender<T> {}
 
 impl<T: Send> ReplySender<T> {
     /// Answers. The value comes back if the asker is gone.
+    ///
+    /// ```
+    /// let replies = millrace_ring::reply::ReplyPool::new();
+    /// let (reply, asked) = replies.pair().expect("few are in flight");
+    /// drop(asked);
+    /// assert_eq!(reply.send("too late"), Err("too late"));
+    /// ```
     #[inline]
     pub fn send(self, value: T) -> Result<(), T> {
         let this = std::mem::ManuallyDrop::new(self);
@@ -174,6 +188,16 @@ impl<T: Send> ReplySender<T> {
     }
 
     /// Whether the asker said that it would rather not have the answer. Leaving without waiting does not say that.
+    ///
+    /// ```
+    /// let replies = millrace_ring::reply::ReplyPool::<u8>::new();
+    /// let (reply, asked) = replies.pair().expect("few are in flight");
+    /// asked.cancel();
+    /// assert!(reply.is_cancelled());
+    /// let (reply, asked) = replies.pair().expect("few are in flight");
+    /// drop(asked);
+    /// assert!(!reply.is_cancelled(), "who leaves has not cancelled");
+    /// ```
     #[inline]
     pub fn is_cancelled(&self) -> bool {
         self.hold.slot().state.load(Ordering::Relaxed) & CANCELLED != 0
@@ -274,6 +298,16 @@ unsafe impl<T: Send> Sync for ReplyReceiver<T> {}
 
 impl<T: Send> ReplyReceiver<T> {
     /// The answer, if it is there.
+    ///
+    /// ```
+    /// use millrace_ring::reply::ReplyError;
+    /// let replies = millrace_ring::reply::ReplyPool::new();
+    /// let (reply, mut asked) = replies.pair().expect("few are in flight");
+    /// assert_eq!(asked.try_recv(), None);
+    /// reply.send(7).unwrap();
+    /// assert_eq!(asked.try_recv(), Some(Ok(7)));
+    /// assert_eq!(asked.try_recv(), Some(Err(ReplyError::Abandoned)), "it was taken");
+    /// ```
     #[inline]
     pub fn try_recv(&mut self) -> Option<Result<T, ReplyError>> {
         if self.done {
@@ -333,12 +367,28 @@ impl<T: Send> ReplyReceiver<T> {
     }
 
     /// Blocks until the answer is there.
+    ///
+    /// ```
+    /// let replies = millrace_ring::reply::ReplyPool::<u8>::new();
+    /// let (reply, asked) = replies.pair().expect("few are in flight");
+    /// drop(reply);
+    /// assert_eq!(asked.recv(), Err(millrace_ring::reply::ReplyError::Abandoned));
+    /// ```
     pub fn recv(mut self) -> Result<T, ReplyError> {
         self.wait(None)
     }
 
     /// Blocks until the answer is there, until the deadline at most. After [`ReplyError::Deadline`] it can be called
     /// again.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// let replies = millrace_ring::reply::ReplyPool::new();
+    /// let (reply, mut asked) = replies.pair().expect("few are in flight");
+    /// assert!(asked.recv_deadline(Instant::now() + Duration::from_millis(1)).is_err());
+    /// reply.send(7).unwrap();
+    /// assert_eq!(asked.recv_deadline(Instant::now() + Duration::from_secs(10)), Ok(7));
+    /// ```
     pub fn recv_deadline(&mut self, deadline: Instant) -> Result<T, ReplyError> {
         self.wait(Some(deadline))
     }

@@ -77,6 +77,10 @@ const FIRST: usize = if cfg!(loom) { 1 } else { 32 };
 const CHUNKS: usize = if cfg!(loom) { 3 } else { 15 };
 
 /// The most objects that can be out at once.
+///
+/// ```
+/// assert_eq!(millrace_ring::MAX_OUT, (1 << 20) - 32, "about a million");
+/// ```
 pub const MAX_OUT: usize = (FIRST << CHUNKS) - FIRST;
 
 /// On cache lines of its own: neighbours are used by different threads. What both ends of a reply write comes first.
@@ -387,6 +391,21 @@ impl<T: Default + Send> Slab<T> {
     }
 
     /// Objects that were taken and not yet given back.
+    ///
+    /// ```
+    /// # #[derive(Default)]
+    /// # struct Number(u64);
+    /// # impl millrace_ring::Recycle for Number {
+    /// #     fn recycle(&mut self) {
+    /// #         self.0 = 0;
+    /// #     }
+    /// # }
+    /// let slab = millrace_ring::Slab::<Number>::new();
+    /// let loans: Vec<_> = (0..40).map(|_| slab.take()).collect();
+    /// assert_eq!(slab.out(), 40);
+    /// drop(loans);
+    /// assert_eq!(slab.out(), 0);
+    /// ```
     pub fn out(&self) -> usize {
         self.core().out() as usize
     }
@@ -394,6 +413,19 @@ impl<T: Default + Send> Slab<T> {
 
 impl<T: Recycle + Send> Slab<T> {
     /// An object, used before or new. `None` if [`MAX_OUT`] are out.
+    ///
+    /// ```
+    /// # #[derive(Default)]
+    /// # struct Number(u64);
+    /// # impl millrace_ring::Recycle for Number {
+    /// #     fn recycle(&mut self) {
+    /// #         self.0 = 0;
+    /// #     }
+    /// # }
+    /// let slab = millrace_ring::Slab::<Number>::new();
+    /// slab.take().expect("far from the limit").0 = 7; // and back it goes
+    /// assert_eq!(slab.take().expect("far from the limit").0, 0, "recycled");
+    /// ```
     #[inline]
     pub fn take(&self) -> Option<Loan<T>> {
         self.take_node().map(|node| Loan { node })

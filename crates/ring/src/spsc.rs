@@ -138,6 +138,14 @@ pub struct Sender<T> {
 
 impl<T: Send> Sender<T> {
     /// Sends if there is room, and gives the message back if not.
+    ///
+    /// ```
+    /// use millrace_ring::TrySendError;
+    /// let (mut tx, _rx) = millrace_ring::spsc::bounded(1)?;
+    /// assert_eq!(tx.try_send("first"), Ok(()));
+    /// assert_eq!(tx.try_send("second"), Err(TrySendError::Full("second")));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     #[inline]
     pub fn try_send(&mut self, message: T) -> Result<(), TrySendError<T>> {
         wait::try_send(&mut &mut *self, message)
@@ -190,6 +198,15 @@ impl<T: Send> Sender<T> {
     }
 
     /// Sends, blocking while the ring is full.
+    ///
+    /// ```
+    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
+    /// tx.send(1).unwrap();
+    /// let receiver = std::thread::spawn(move || [rx.recv(), rx.recv()]);
+    /// tx.send(2).unwrap(); // as soon as there is room
+    /// assert_eq!(receiver.join().unwrap(), [Ok(1), Ok(2)]);
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     #[inline]
     pub fn send(&mut self, message: T) -> Result<(), SendError<T>> {
         wait::send(&mut &mut *self, message, None).map_err(|e| SendError(e.into_inner()))
@@ -211,6 +228,15 @@ impl<T: Send> Sender<T> {
     }
 
     /// [`Self::send_deadline`] from now on.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
+    /// tx.send_timeout(1, Duration::from_secs(10)).unwrap();
+    /// let late = tx.send_timeout(2, Duration::from_millis(1)).unwrap_err();
+    /// assert_eq!((late.into_inner(), rx.recv()), (2, Ok(1)));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn send_timeout(&mut self, message: T, timeout: Duration) -> Result<(), SendDeadlineError<T>> {
         wait::send(&mut &mut *self, message, wait::after(timeout))
     }
@@ -243,6 +269,14 @@ impl<T: Send> Sender<T> {
     }
 
     /// Whether one of the ends closed the ring.
+    ///
+    /// ```
+    /// let (mut tx, rx) = millrace_ring::spsc::bounded::<u8>(1)?;
+    /// assert!(!tx.is_closed());
+    /// drop(rx);
+    /// assert!(tx.is_closed());
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn is_closed(&self) -> bool {
         self.ring.is_closed()
     }
@@ -380,12 +414,28 @@ impl<T> Receiver<T> {
 
 impl<T: Send> Receiver<T> {
     /// Receives if a message is there.
+    ///
+    /// ```
+    /// use millrace_ring::TryRecvError;
+    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
+    /// assert_eq!(rx.try_recv(), Err(TryRecvError::Empty));
+    /// tx.try_send(7).unwrap();
+    /// assert_eq!(rx.try_recv(), Ok(7));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     #[inline]
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
         wait::try_recv(&mut &mut *self)
     }
 
     /// Receives, blocking while the ring is empty.
+    ///
+    /// ```
+    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
+    /// std::thread::spawn(move || tx.send(7)); // and then it is gone
+    /// assert_eq!((rx.recv(), rx.recv()), (Ok(7), Err(millrace_ring::RecvError)));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     #[inline]
     pub fn recv(&mut self) -> Result<T, RecvError> {
         wait::recv(&mut &mut *self)
@@ -408,17 +458,42 @@ impl<T: Send> Receiver<T> {
     }
 
     /// [`Self::recv_deadline`] from now on.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
+    /// assert!(rx.recv_timeout(Duration::from_millis(1)).is_err(), "nothing comes");
+    /// tx.try_send(7).unwrap();
+    /// assert_eq!(rx.recv_timeout(Duration::from_secs(10)), Ok(7));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<T, RecvDeadlineError> {
         wait::recv_until(&mut &mut *self, wait::after(timeout))
     }
 
     /// Receives, awaiting a message. Dropped before it is done, the future has received nothing.
+    ///
+    /// ```
+    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
+    /// std::thread::spawn(move || tx.send(7));
+    /// assert_eq!(pollster::block_on(rx.recv_async()), Ok(7));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn recv_async(&mut self) -> impl Future<Output = Result<T, RecvError>> + Send + Unpin + '_ {
         Receiving::new(self)
     }
 
     /// Hands up to `max` messages that are there to `each`, and says how many. The sender learns of it once for all
     /// of them.
+    ///
+    /// ```
+    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(8)?;
+    /// (0..5).for_each(|i| tx.try_send(i).unwrap());
+    /// let mut got = Vec::new();
+    /// assert_eq!((rx.drain(3, |i| got.push(i)), rx.drain(9, |i| got.push(i))), (3, 2));
+    /// assert_eq!(got, [0, 1, 2, 3, 4]);
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     #[inline]
     pub fn drain(&mut self, max: usize, mut each: impl FnMut(T)) -> usize {
         /// Also tells if `each` panics.
@@ -452,6 +527,13 @@ impl<T: Send> Receiver<T> {
     }
 
     /// Messages in the ring at some moment during the call.
+    ///
+    /// ```
+    /// let (mut tx, rx) = millrace_ring::spsc::bounded(4)?;
+    /// tx.try_send(1).unwrap();
+    /// assert_eq!((rx.len(), rx.is_empty(), rx.capacity()), (1, false, 4));
+    /// # Ok::<(), millrace_ring::CapacityError>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.ring.len()
     }

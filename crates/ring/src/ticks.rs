@@ -28,6 +28,13 @@ impl TickClock {
     }
 
     /// Ticks so far.
+    ///
+    /// ```
+    /// let clock = millrace_ring::TickClock::pick();
+    /// let before = clock.now();
+    /// std::thread::sleep(std::time::Duration::from_millis(1));
+    /// assert!(clock.now() > before);
+    /// ```
     #[inline]
     pub fn now(&self) -> u64 {
         match self.origin {
@@ -37,6 +44,13 @@ impl TickClock {
     }
 
     /// The same moment on this clock and on the system's.
+    ///
+    /// ```
+    /// let clock = millrace_ring::TickClock::pick();
+    /// let (before, now) = (clock.now(), std::time::Instant::now());
+    /// let (ticks, instant) = clock.pair();
+    /// assert!(ticks >= before && instant >= now);
+    /// ```
     pub fn pair(&self) -> (u64, Instant) {
         // The closest of some tries: a thread may be interrupted in between.
         let attempt = || {
@@ -48,6 +62,11 @@ impl TickClock {
     }
 
     /// Ticks per nanosecond, about. Takes a millisecond, or none if ticks are nanoseconds.
+    ///
+    /// ```
+    /// let clock = millrace_ring::TickClock::pick();
+    /// assert!((0.01..100.0).contains(&clock.rate()), "between ten million and a hundred billion a second");
+    /// ```
     pub fn rate(&self) -> f64 {
         if self.origin.is_some() {
             return 1.0;
@@ -60,6 +79,14 @@ impl TickClock {
     }
 
     /// Ticks per nanosecond between two moments.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use millrace_ring::TickClock;
+    /// let now = Instant::now();
+    /// let rate = TickClock::rate_between((0, now), (3_000_000, now + Duration::from_millis(1)));
+    /// assert_eq!(rate, 3.0, "three million ticks in a million nanoseconds");
+    /// ```
     pub fn rate_between(first: (u64, Instant), second: (u64, Instant)) -> f64 {
         let (ticks, time) = (second.0.saturating_sub(first.0), second.1.saturating_duration_since(first.1));
         if ticks == 0 || time.is_zero() { 1.0 } else { ticks as f64 / time.as_nanos() as f64 }

@@ -3,6 +3,16 @@
 use crate::{Cell, Result, Room, layout::place};
 
 /// The pressures of all cells, x changing fastest, now and a step ago. The next step follows from both.
+///
+/// ```
+/// use millrace_wave::{Engine, Reference, Setup};
+/// let mut engine = Reference::new(Setup::new([4, 3, 2]).build()?)?;
+/// engine.inject([1, 2, 0], 1.0)?;
+/// let state = engine.state()?;
+/// assert_eq!((state.now.len(), state.now[4 * 2 + 1]), (24, 1.0));
+/// assert_eq!(state.now, state.before, "it is at rest");
+/// # Ok::<(), millrace_wave::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct State {
     /// After the last step.

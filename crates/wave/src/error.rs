@@ -5,6 +5,14 @@ use thiserror::Error;
 use crate::room::Cell;
 
 /// The answer of every fallible call.
+///
+/// ```
+/// fn room(side: u32) -> millrace_wave::Result<millrace_wave::Room> {
+///     millrace_wave::Setup::new([side; 3]).build()
+/// }
+/// assert_eq!(room(4).unwrap().cells(), 64);
+/// assert_eq!(room(0).unwrap_err(), millrace_wave::Error::Empty([0; 3]));
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why something cannot be done.

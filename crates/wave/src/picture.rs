@@ -48,6 +48,15 @@ pub struct Picture {
 
 impl Picture {
     /// The plane at `z`, whose pressures these are.
+    ///
+    /// ```
+    /// use millrace_wave::{Error, Picture, Setup};
+    /// let room = Setup::new([2, 2, 1]).build()?;
+    /// let picture = Picture::of(&room, 0, &[1.0, 0.0, 0.0, -1.0])?;
+    /// assert_eq!(picture.pixel(0, picture.height() - 1), [103, 0, 31], "the first cell is below on the left");
+    /// assert_eq!(Picture::of(&room, 0, &[0.0]), Err(Error::WrongLength { given: 1, expected: 4 }));
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
     pub fn of(room: &Room, z: u32, pressures: &[f32]) -> Result<Self> {
         room.index([0, 0, z])?; // which checks it
         let [nx, ny, _] = room.size().map(|n| n as usize);

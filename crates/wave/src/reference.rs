@@ -22,6 +22,14 @@ pub struct Reference {
 
 impl Reference {
     /// A quiet room.
+    ///
+    /// ```
+    /// use millrace_wave::{Engine, Reference, Setup};
+    /// let mut engine = Reference::new(Setup::new([4; 3]).build()?)?;
+    /// engine.step(5)?;
+    /// assert_eq!((engine.steps(), engine.energy()?), (5, 0.0), "nothing makes a sound");
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
     pub fn new(room: Room) -> Result<Self> {
         let state = State { now: reserve(room.cells())?, before: reserve(room.cells())? };
         Ok(Self { room, state, steps: 0 })

@@ -6,17 +6,48 @@ use crate::{
 };
 
 /// A cell: its number along x, y and z.
+///
+/// ```
+/// use millrace_wave::{Cell, Setup};
+/// let corner: Cell = [9, 0, 0];
+/// assert!(Setup::new([10; 3]).obstacle(corner).build()?.is_solid(corner));
+/// # Ok::<(), millrace_wave::Error>(())
+/// ```
 pub type Cell = [u32; 3];
 
 /// The most cells on a side: what a launch can have groups in a direction.
+///
+/// ```
+/// use millrace_wave::{Error, MAX_SIDE, Setup};
+/// assert!(Setup::new([MAX_SIDE, 1, 1]).build().is_ok());
+/// assert!(matches!(Setup::new([MAX_SIDE + 1, 1, 1]).build(), Err(Error::TooLarge(_))));
+/// ```
 pub const MAX_SIDE: u32 = 65_535;
 /// The most cells in all, counted with the margin around the room that the kernels have: their bytes are counted in 32
 /// bits.
+///
+/// ```
+/// use millrace_wave::{Error, MAX_CELLS, Setup};
+/// assert_eq!(MAX_CELLS, 1024 * 1024 * 1024);
+/// assert!(matches!(Setup::new([1024; 3]).build(), Err(Error::TooLarge(_))), "there is the margin");
+/// ```
 pub const MAX_CELLS: usize = 1 << 30;
 /// The most cells that sound may go in a step: 1/√3.
 pub(crate) const LARGEST_COURANT: f64 = 0.577_350_269_189_625_8;
 
 /// How the room ends.
+///
+/// ```
+/// use millrace_wave::{Boundary, Engine, Reference, Setup};
+/// let left = |boundary| {
+///     let mut engine = Reference::new(Setup::new([12; 3]).boundary(boundary).build()?)?;
+///     engine.inject([6, 6, 6], 1.0)?;
+///     engine.step(100)?;
+///     engine.energy()
+/// };
+/// assert!(left(Boundary::Absorbing)? < 0.5 * left(Boundary::Reflecting)?);
+/// # Ok::<(), millrace_wave::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Boundary {
     /// Rigid walls: everything comes back.
@@ -59,6 +90,13 @@ pub struct Setup {
 impl Setup {
     /// A room of so many cells along x, y and z, with reflecting walls and nothing in it: cells of a centimetre, and sound
     /// that goes 343 metres in a second and half a cell in a step.
+    ///
+    /// ```
+    /// let room = millrace_wave::Setup::new([4, 5, 6]).build()?;
+    /// assert_eq!((room.size(), room.cells(), room.courant()), ([4, 5, 6], 120, 0.5));
+    /// assert!(room.sources().is_empty());
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
     pub fn new(size: [u32; 3]) -> Self {
         Self {
             size,
@@ -74,24 +112,52 @@ impl Setup {
     }
 
     /// Sets the side of a cell, in metres.
+    ///
+    /// ```
+    /// let room = millrace_wave::Setup::new([8; 3]).spacing(0.343).build()?;
+    /// assert!((room.time_step() - 0.0005).abs() < 1e-12, "half a cell in a step");
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
     pub fn spacing(mut self, metres: f64) -> Self {
         self.spacing = metres;
         self
     }
 
     /// Sets the speed of sound, in metres per second.
+    ///
+    /// ```
+    /// let [air, water] = [343.0, 1480.0].map(|speed| millrace_wave::Setup::new([8; 3]).speed(speed).build());
+    /// assert!(water?.time_step() < air?.time_step());
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
     pub fn speed(mut self, metres_per_second: f64) -> Self {
         self.speed = metres_per_second;
         self
     }
 
     /// Sets the time from step to step, in seconds.
+    ///
+    /// ```
+    /// use millrace_wave::{Error, Setup};
+    /// let steps = |seconds| Setup::new([8; 3]).time_step(seconds).build();
+    /// assert_eq!(steps(1e-5).unwrap().time_step(), 1e-5);
+    /// let Err(Error::Unstable { longest, .. }) = steps(1e-4) else { unreachable!() };
+    /// assert!(steps(longest).is_ok());
+    /// ```
     pub fn time_step(mut self, seconds: f64) -> Self {
         self.time_step = Some(seconds);
         self
     }
 
     /// Sets how the room ends.
+    ///
+    /// ```
+    /// use millrace_wave::{Boundary, Setup};
+    /// let open = Setup::new([8; 3]).boundary(Boundary::Absorbing);
+    /// assert_eq!(open.clone().build()?.boundary(), Boundary::Absorbing);
+    /// assert_eq!(open.admittance(0.0).build()?.boundary(), Boundary::Reflecting, "nothing gets through");
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
     pub fn boundary(mut self, boundary: Boundary) -> Self {
         self.boundary = boundary;
         self
@@ -119,12 +185,27 @@ impl Setup {
     }
 
     /// Adds a source.
+    ///
+    /// ```
+    /// use millrace_wave::{Error, Setup, Source};
+    /// let setup = Setup::new([8; 3]).source(Source::impulse([4; 3], 1.0));
+    /// assert_eq!(setup.clone().build()?.sources(), [Source::impulse([4; 3], 1.0)]);
+    /// assert_eq!(setup.obstacle([4; 3]).build().unwrap_err(), Error::Blocked([4; 3]));
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
     pub fn source(mut self, source: Source) -> Self {
         self.sources.push(source);
         self
     }
 
     /// Makes a cell rigid.
+    ///
+    /// ```
+    /// use millrace_wave::{Error, Setup};
+    /// assert!(Setup::new([8; 3]).obstacle([1, 2, 3]).build()?.is_solid([1, 2, 3]));
+    /// assert!(matches!(Setup::new([8; 3]).obstacle([8, 0, 0]).build(), Err(Error::Outside { .. })));
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
     pub fn obstacle(mut self, cell: Cell) -> Self {
         if is_inside(cell, self.size) {
             self.obstacles.push(cell);
@@ -135,6 +216,12 @@ impl Setup {
     }
 
     /// Makes every cell rigid that `is_solid` says yes to.
+    ///
+    /// ```
+    /// let room = millrace_wave::Setup::new([6; 3]).obstacles(|[x, y, _]| x == 3 && y > 0).build()?;
+    /// assert!(room.is_solid([3, 5, 0]) && !room.is_solid([3, 0, 0]), "a wall with a gap");
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
     pub fn obstacles(mut self, is_solid: impl Fn(Cell) -> bool) -> Self {
         if self.check_size().is_ok() {
             self.obstacles.extend(cells(self.size).filter(|&cell| is_solid(cell)));
@@ -154,6 +241,13 @@ impl Setup {
     }
 
     /// The room, if everything that was said about it makes sense.
+    ///
+    /// ```
+    /// use millrace_wave::{Error, Setup};
+    /// assert!(Setup::new([8; 3]).build().is_ok());
+    /// assert!(matches!(Setup::new([8; 3]).spacing(0.0).build(), Err(Error::NotPositive { .. })));
+    /// assert!(matches!(Setup::new([8; 3]).time_step(1.0).build(), Err(Error::Unstable { .. })));
+    /// ```
     pub fn build(self) -> Result<Room> {
         self.check_size()?;
         for (what, value) in [("side of a cell", self.spacing), ("speed of sound", self.speed)] {
@@ -217,6 +311,15 @@ pub(crate) struct Beyond {
 }
 
 /// A room that was checked, as it is now.
+///
+/// ```
+/// use millrace_wave::{Boundary, Setup};
+/// let room = Setup::new([4, 3, 2]).spacing(0.1).speed(300.0).time_step(1e-4).boundary(Boundary::Absorbing).build()?;
+/// assert_eq!((room.size(), room.cells(), room.time_step()), ([4, 3, 2], 24, 1e-4));
+/// assert!((room.courant() - 0.3).abs() < 1e-12, "three centimetres of ten");
+/// assert_eq!((room.boundary(), room.index([1, 2, 1])?), (Boundary::Absorbing, 1 + 4 * (2 + 3)));
+/// # Ok::<(), millrace_wave::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Room {
     size: [u32; 3],
@@ -260,11 +363,27 @@ impl Room {
     }
 
     /// Whether a cell is an obstacle. Beyond the room nothing is.
+    ///
+    /// ```
+    /// let room = millrace_wave::Setup::new([4; 3]).obstacle([1; 3]).build()?;
+    /// assert!(room.is_solid([1; 3]) && !room.is_solid([2; 3]) && !room.is_solid([9; 3]));
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
     pub fn is_solid(&self, cell: Cell) -> bool {
         is_inside(cell, self.size) && self.solid[place(self.size, cell)]
     }
 
     /// The number of a cell in a [`State`](crate::State): x changes fastest.
+    ///
+    /// ```
+    /// use millrace_wave::{Engine, Reference, Setup};
+    /// let mut engine = Reference::new(Setup::new([4; 3]).build()?)?;
+    /// engine.inject([1, 2, 3], 0.5)?;
+    /// let at = engine.room().index([1, 2, 3])?;
+    /// assert_eq!(engine.state()?.now[at], 0.5);
+    /// assert!(engine.room().index([4, 0, 0]).is_err());
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
     pub fn index(&self, cell: Cell) -> Result<usize> {
         self.check_inside("cell", cell)?;
         Ok(place(self.size, cell))

@@ -23,16 +23,37 @@ pub enum Scene {
 
 impl Scene {
     /// A sine whose wave is so many cells long, in a room that [`setup`](Self::setup) makes.
+    ///
+    /// ```
+    /// use millrace_wave::{Boundary, Scene, Signal};
+    /// let Signal::Sine(hertz) = Scene::tone(10.0) else { unreachable!() };
+    /// assert!((hertz - 3430.0).abs() < 1e-6, "343 metres in a second, ten centimetres long");
+    /// assert!(Scene::Empty.setup(16, Boundary::Reflecting, Scene::tone(1.0)).build().is_err(), "too short");
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
     pub fn tone(cells: f64) -> Signal {
         Signal::Sine(343.0 / 0.01 / cells)
     }
 
     /// A pulse about so many cells long, in a room that [`setup`](Self::setup) makes.
+    ///
+    /// ```
+    /// use millrace_wave::{Scene, Signal};
+    /// assert!(matches!(Scene::pulse(10.0), Signal::Ricker(hertz) if (hertz - 3430.0).abs() < 1e-6));
+    /// ```
     pub fn pulse(cells: f64) -> Signal {
         Signal::Ricker(343.0 / 0.01 / cells)
     }
 
     /// A room of `side` cells in every direction, with one source.
+    ///
+    /// ```
+    /// use millrace_wave::{Boundary, Scene};
+    /// let room = Scene::Ball.setup(40, Boundary::Absorbing, Scene::pulse(8.0)).build()?;
+    /// assert_eq!((room.cells(), room.sources()[0].cell), (64_000, [8, 20, 20]));
+    /// assert!(room.is_solid([22, 20, 20]), "the ball");
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
     pub fn setup(self, side: u32, boundary: Boundary, signal: Signal) -> Setup {
         let middle = side / 2;
         let x = match self {

@@ -3,9 +3,29 @@
 use crate::{Cell, Error, Result};
 
 /// The most sources that a room can have: what fits into a launch's parameters.
+///
+/// ```
+/// use millrace_wave::{Error, MAX_SOURCES, Setup, Source};
+/// let with = |n| (0..n).fold(Setup::new([8; 3]), |setup, _| setup.source(Source::impulse([4; 3], 1.0))).build();
+/// assert!(with(MAX_SOURCES).is_ok());
+/// assert_eq!(with(MAX_SOURCES + 1).unwrap_err(), Error::TooManySources(MAX_SOURCES + 1));
+/// ```
 pub const MAX_SOURCES: usize = 8;
 
 /// How a source's strength changes with time.
+///
+/// ```
+/// use millrace_wave::{Engine, Reference, Setup, Signal, Source};
+/// let added = |signal| {
+///     let source = Source { cell: [4; 3], amplitude: 1.0, signal };
+///     let mut engine = Reference::new(Setup::new([9; 3]).source(source).build()?)?;
+///     engine.step(3)?;
+///     Ok::<f32, millrace_wave::Error>(engine.state()?.now.iter().sum())
+/// };
+/// assert!((added(Signal::Impulse)? - 1.0).abs() < 1e-5, "once");
+/// assert!(added(Signal::Ricker(1000.0))?.abs() < 0.1, "it has not come yet");
+/// # Ok::<(), millrace_wave::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Signal {
@@ -41,16 +61,39 @@ pub struct Source {
 
 impl Source {
     /// So much pressure at once.
+    ///
+    /// ```
+    /// use millrace_wave::{Signal, Source};
+    /// let source = Source::impulse([1, 2, 3], 0.5);
+    /// assert_eq!((source.cell, source.amplitude, source.signal), ([1, 2, 3], 0.5, Signal::Impulse));
+    /// ```
     pub fn impulse(cell: Cell, amplitude: f32) -> Self {
         Self { cell, amplitude, signal: Signal::Impulse }
     }
 
     /// A lasting sine.
+    ///
+    /// ```
+    /// use millrace_wave::{Error, Setup, Signal, Source};
+    /// assert_eq!(Source::sine([4; 3], 1.0, 440.0).signal, Signal::Sine(440.0));
+    /// let shrill = Setup::new([8; 3]).source(Source::sine([4; 3], 1.0, 20_000.0)).build();
+    /// assert!(matches!(shrill, Err(Error::TooShort { .. })), "cells of a centimetre cannot carry it");
+    /// ```
     pub fn sine(cell: Cell, amplitude: f32, hertz: f64) -> Self {
         Self { cell, amplitude, signal: Signal::Sine(hertz) }
     }
 
     /// One smooth pulse.
+    ///
+    /// ```
+    /// use millrace_wave::{Engine, Reference, Setup, Source};
+    /// let room = Setup::new([12; 3]).source(Source::ricker([6; 3], 1.0, 2000.0)).build()?;
+    /// let mut engine = Reference::new(room)?;
+    /// engine.step(200)?; // about six periods
+    /// assert!(engine.energy()? > 0.0);
+    /// assert!(engine.state()?.now.iter().sum::<f32>().abs() < 1e-2, "as much air was let out as in");
+    /// # Ok::<(), millrace_wave::Error>(())
+    /// ```
     pub fn ricker(cell: Cell, amplitude: f32, hertz: f64) -> Self {
         Self { cell, amplitude, signal: Signal::Ricker(hertz) }
     }

@@ -54,12 +54,33 @@ impl Default for ProfileOptions {
 }
 
 /// A profile that is being recorded, until it is stopped or dropped. It keeps the device open.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// use millrace::ProfileOptions;
+/// let profiler = device.profile(&ProfileOptions::default())?;
+/// assert!(device.profile(&ProfileOptions::default()).is_err(), "one at a time");
+/// device.stream()?.synchronize()?;
+/// assert_eq!(profiler.stop().spans().len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Profiler {
     context: Option<Arc<Handle>>,
 }
 
 impl Profiler {
     /// Ends it. Commands that have not ended by now are not in the profile.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let profiler = device.profile(&millrace::ProfileOptions::default())?;
+    /// let stream = device.stream()?;
+    /// stream.synchronize()?;
+    /// let profile = profiler.stop();
+    /// stream.synchronize()?; // not in it any more
+    /// assert_eq!(profile.spans().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stop(mut self) -> Profile {
         let recorded = self.context.take().and_then(|context| Profile::collect(&context));
         recorded.unwrap_or_default() // there is one: only this takes it
@@ -119,6 +140,15 @@ impl Device {
 }
 
 /// Whose clock tells when a command ran.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// let profiler = device.profile(&millrace::ProfileOptions::default())?;
+/// device.stream()?.synchronize()?;
+/// let clock = profiler.stop().spans()[0].clock;
+/// assert_eq!((clock, clock.name()), (millrace::Clock::Host, "host"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Clock {
@@ -144,6 +174,19 @@ impl Clock {
 }
 
 /// One command. Times are nanoseconds since the profile began.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+/// let profiler = device.profile(&millrace::ProfileOptions::default())?;
+/// stream.run(buffer.fill(.., 1))?;
+/// let profile = profiler.stop();
+/// let span = profile.spans()[0];
+/// assert_eq!((span.kind, span.stream), (millrace::CommandKind::Fill, stream.id()));
+/// assert_eq!(span.time(), span.end - span.start);
+/// assert!(span.queued() <= span.start && !span.failed);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Span {
@@ -180,6 +223,17 @@ impl Span {
 }
 
 /// The memory in use from a moment on.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// let profiler = device.profile(&millrace::ProfileOptions::default())?;
+/// drop(device.allocate(256)?);
+/// let profile = profiler.stop();
+/// let in_use: Vec<_> = profile.memory().iter().map(|sample| sample.in_use).collect();
+/// assert_eq!(in_use, [0, 256, 0]);
+/// assert!(profile.memory().is_sorted_by_key(|sample| sample.at));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemorySample {
@@ -190,6 +244,19 @@ pub struct MemorySample {
 }
 
 /// What a device did while it was profiled.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// let profiler = device.profile(&millrace::ProfileOptions::default())?;
+/// let (stream, buffer) = (device.stream()?, device.allocate(256)?);
+/// stream.run(buffer.fill(.., 1))?;
+/// let profile = profiler.stop();
+/// let span = &profile.spans()[0];
+/// assert_eq!((profile.device(), profile.op(span), &*profile.ops()[span.op as usize]), ("cpu", "fill", "fill"));
+/// assert_eq!((profile.peak_memory(), profile.dropped(), profile.dropped_samples()), (256, 0, 0));
+/// assert!(profile.time() >= span.time());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Profile {
     device: String,
@@ -283,6 +350,16 @@ impl Profile {
     }
 
     /// How long the operations took, all together and by stream.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let profiler = device.profile(&millrace::ProfileOptions::default())?;
+    /// device.stream()?.synchronize()?;
+    /// let summary = profiler.stop().summary();
+    /// assert_eq!((summary.all.count, summary.streams.len()), (1, 1));
+    /// assert!(summary.to_string().contains("1 commands on cpu"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn summary(&self) -> ProfileSummary {
         summary::summarize(self)
     }
@@ -304,12 +381,33 @@ impl Profile {
     }
 
     /// The same trace to anything that can be written to.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let profiler = device.profile(&millrace::ProfileOptions::default())?;
+    /// device.stream()?.synchronize()?;
+    /// let mut trace = Vec::new();
+    /// profiler.stop().trace_to(&mut trace)?;
+    /// assert!(String::from_utf8(trace)?.contains("\"synchronize\""));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn trace_to(&self, out: &mut dyn io::Write) -> io::Result<()> {
         trace::write(self, out)
     }
 
     /// Writes a picture, an SVG: streams and under them their operations, as wide as the time they took. The file appears
     /// whole or not at all.
+    ///
+    /// ```
+    /// # let device = millrace::runtime().open("cpu")?;
+    /// let profiler = device.profile(&millrace::ProfileOptions::default())?;
+    /// device.stream()?.synchronize()?;
+    /// let path = std::env::temp_dir().join(format!("millrace-example-{}.svg", std::process::id()));
+    /// profiler.stop().write_svg(&path)?;
+    /// assert!(std::fs::read_to_string(&path)?.contains("synchronize"));
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn write_svg(&self, path: &Path) -> io::Result<()> {
         let picture = flame::draw(&self.summary());
         file::write(path, |out| out.write_all(picture.as_bytes()))

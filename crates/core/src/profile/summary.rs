@@ -5,6 +5,17 @@ use std::{collections::HashMap, fmt, sync::Arc};
 use super::{Clock, Profile, Span};
 
 /// How long some commands took, in nanoseconds.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+/// let profiler = device.profile(&millrace::ProfileOptions::default())?;
+/// (0..3).try_for_each(|_| stream.run(buffer.fill(.., 1)))?;
+/// let figures = profiler.stop().summary().all;
+/// assert_eq!((figures.count, figures.failed, figures.bytes), (3, 0, 12));
+/// assert!(figures.p50 <= figures.p99 && figures.p99 <= figures.total);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Figures {
@@ -29,6 +40,16 @@ pub struct Figures {
 }
 
 /// An operation's figures.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+/// let profiler = device.profile(&millrace::ProfileOptions::default())?;
+/// (0..3).try_for_each(|_| stream.run(buffer.fill(.., 1)))?;
+/// let summary = profiler.stop().summary();
+/// assert_eq!((&*summary.ops[0].op, summary.ops[0].figures.count), ("fill", 3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct OpSummary {
@@ -39,6 +60,16 @@ pub struct OpSummary {
 }
 
 /// A stream's figures.
+///
+/// ```
+/// # let device = millrace::runtime().open("cpu")?;
+/// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+/// let profiler = device.profile(&millrace::ProfileOptions::default())?;
+/// stream.run(buffer.fill(.., 1))?;
+/// let summary = &profiler.stop().summary().streams[0];
+/// assert_eq!((summary.stream, summary.figures.count, &*summary.ops[0].op), (stream.id(), 1, "fill"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct StreamSummary {

@@ -86,6 +86,17 @@ pub struct PerStep {
 
 impl PerStep {
     /// A quiet room on a device.
+    ///
+    /// ```
+    /// use millrace_wave::{Engine, PerStep, Setup};
+    /// let device = millrace::runtime().open("cpu")?;
+    /// let mut engine = PerStep::on(&device, Setup::new([8; 3]).build()?)?;
+    /// engine.step(3)?;
+    /// engine.finish()?;
+    /// assert_eq!((engine.energy()?, engine.device()), (0.0, Some("cpu")));
+    /// assert!(device.counts().launches >= 3, "one for a step");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn on(device: &Device, room: Room) -> Result<Self> {
         let layout = Layout::of(room.size());
         let bytes = 4 * layout.words();

@@ -57,11 +57,33 @@ pub struct Resident {
 
 impl Resident {
     /// A quiet room on a device.
+    ///
+    /// ```
+    /// use millrace_wave::{Engine, Reference, Resident, Setup, Source};
+    /// let room = Setup::new([8; 3]).source(Source::impulse([4, 4, 4], 1.0)).build()?;
+    /// let device = millrace::runtime().open("cpu")?;
+    /// let (mut plain, mut kernel) = (Reference::new(room.clone())?, Resident::on(&device, room)?);
+    /// plain.step(5)?;
+    /// kernel.step(5)?;
+    /// assert_eq!(plain.state()?, kernel.state()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn on(device: &Device, room: Room) -> Result<Self> {
         Self::with(device, room, LaunchOptions::default())
     }
 
     /// A quiet room on a device, and how its kernel is launched. The capacities of its rings are ours.
+    ///
+    /// ```
+    /// use millrace::resident::{LaunchOptions, WaitPolicy};
+    /// use millrace_wave::{Engine, Resident, Setup};
+    /// let device = millrace::runtime().open("cpu")?;
+    /// let options = LaunchOptions::default().wait(WaitPolicy::Sleep);
+    /// let mut engine = Resident::with(&device, Setup::new([8; 3]).build()?, options)?;
+    /// engine.inject([4, 4, 4], 1.0)?;
+    /// assert_eq!(engine.pressure([4, 4, 4])?, 1.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn with(device: &Device, room: Room, options: LaunchOptions) -> Result<Self> {
         let layout = Layout::of(room.size());
         let kinds = layout.kinds(&room);
@@ -79,6 +101,14 @@ impl Resident {
     }
 
     /// How the kernel lives on its device.
+    ///
+    /// ```
+    /// use millrace_wave::{Resident, Setup};
+    /// let device = millrace::runtime().open("cpu")?;
+    /// let engine = Resident::on(&device, Setup::new([8; 3]).build()?)?;
+    /// assert_eq!(engine.residency().mode, millrace::resident::Mode::Threads);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn residency(&self) -> &millrace::resident::InUse {
         self.kernel.residency()
     }
