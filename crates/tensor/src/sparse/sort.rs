@@ -29,7 +29,8 @@ pub(super) fn compress(line_count: usize, across: usize, lines: &[u32], indices:
     result
 }
 
-/// Indices and values of all lines, sorted within each, and which lines have an index twice.
+/// Indices and values of all lines, sorted within each: `pointers` are the sums of how often each occurs. Says also which
+/// lines have an index twice.
 fn sorted(
     pointers: &[u32],
     across: usize,
@@ -42,7 +43,7 @@ fn sorted(
         && std::arch::is_x86_feature_detected!("popcnt")
         && across <= avx512::ACROSS
     {
-        // SAFETY: the processor has these instructions.
+        // SAFETY: the processor has these instructions; pointers are the sums of how often each line occurs.
         return unsafe { avx512::sorted(pointers, lines, indices, values) };
     }
     let _ = across; // any number

@@ -23,30 +23,27 @@ unsafe fn filled<T: Copy, R>(n: usize, fill: impl FnOnce(*mut T) -> R) -> (Vec<T
     (room, result)
 }
 
-/// As [`super::sorted`]. Pointers are those of the entries: every line has as many places as entries.
+/// As [`super::sorted`].
+///
+/// # Safety
+/// A line has as many places between its pointers as it has entries, and pointers begin with zero.
 #[target_feature(enable = "avx512f,popcnt")]
-pub(super) fn sorted(
+pub(super) unsafe fn sorted(
     pointers: &[u32],
     lines: &[u32],
     indices: &[u32],
     values: &[f32],
 ) -> (Vec<u32>, Vec<f32>, Vec<usize>) {
     let n = values.len();
-    assert!(
-        lines.len() == n && indices.len() == n && pointers.is_sorted() && pointers[pointers.len() - 1] as usize == n
-    );
+    let (lines, indices) = (&lines[..n], &indices[..n]);
     let mut next = pointers.to_vec();
-    // SAFETY: pointers rise to `n`, and a line's place is below its end, so all places are below `n` and no place is written
-    // twice; as many are written as there are, so every place is.
+    // SAFETY: a line's places are written one after the other, as many as it has; together they are all places there are.
     let (mut packed, ()) = unsafe {
         filled(n, |packed: *mut u64| {
             for i in 0..n {
                 let ahead = lines[(i + AHEAD).min(n - 1)] as usize;
                 _mm_prefetch::<_MM_HINT_ET0>(packed.wrapping_add(next[ahead] as usize).cast());
-                let line = lines[i] as usize;
-                let at = post_increment(&mut next[line]);
-                assert!(at < pointers[line + 1] as usize);
-                packed.add(at).write(pack(indices[i], values[i]));
+                packed.add(post_increment(&mut next[lines[i] as usize])).write(pack(indices[i], values[i]));
             }
         })
     };
