@@ -79,7 +79,8 @@ enum Task {
     },
     /// Find the fastest way of each operation on this machine, and keep it for all programs
     ///
-    /// Ways are timed with real data. Programs use what is kept unless MILLRACE_TUNE=never; with MILLRACE_TUNE=measure
+    /// Ways are timed with real data, in a process of their own: one that ends it is dropped, named and never tried again,
+    /// and the rest goes on. Programs use what is kept unless MILLRACE_TUNE=never; with MILLRACE_TUNE=measure
     /// they measure what they need and is not known.
     Tune(tune::Options),
     /// The process that measures for `tune`: a case a line, an answer a line

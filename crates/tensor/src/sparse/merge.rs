@@ -57,8 +57,9 @@ fn add_line((a, av): (&[u32], &[f32]), (b, bv): (&[u32], &[f32]), indices: &mut 
     while i < a.len() && j < b.len() {
         let (left, right, x, y) = (a[i], b[j], av[i], bv[j]);
         indices[at] = left.min(right);
-        let one = if left < right { x } else { y };
-        values[at] = if left == right { x + y } else { one };
+        let only = |condition: bool, value: f32| value.to_bits() & 0u32.wrapping_sub(u32::from(condition));
+        let either = only(left < right, x) | only(right < left, y);
+        values[at] = f32::from_bits(either | only(left == right, x + y));
         (i, j, at) = (i + usize::from(left <= right), j + usize::from(right <= left), at + 1);
     }
     for (rest, rest_values) in [(&a[i..], &av[i..]), (&b[j..], &bv[j..])] {
