@@ -79,9 +79,13 @@ enum Task {
     },
     /// Find the fastest way of each operation on this machine, and keep it for all programs
     ///
-    /// Ways are timed with real data. Programs use what is kept unless MILLRACE_TUNE=never; with MILLRACE_TUNE=measure
+    /// Ways are timed with real data, in a process of their own: one that ends it is dropped, named and never tried again,
+    /// and the rest goes on. Programs use what is kept unless MILLRACE_TUNE=never; with MILLRACE_TUNE=measure
     /// they measure what they need and is not known.
     Tune(tune::Options),
+    /// The process that measures for `tune`: a case a line, an answer a line
+    #[command(hide = true)]
+    TuneCases(tune::CaseOptions),
     /// Watch the devices that programs use: those that publish, as with MILLRACE_MONITOR=1
     Top {
         /// Show it once and end
@@ -171,6 +175,7 @@ fn main() -> ExitCode {
         Some(Task::Validate { device, quick, json }) => validate::validate(device.as_deref(), quick, json),
         Some(Task::Replay { file, device, json }) => replay::replay(&file, device.as_deref(), json),
         Some(Task::Tune(options)) => tune::tune(&options),
+        Some(Task::TuneCases(options)) => tune::measure_cases(&options),
         Some(Task::Top { once, json, interval }) => top::top(once, json, interval),
         Some(Task::Profile(options)) => profile::profile(&options),
         Some(Task::Wave(options)) => wave::wave(&options),

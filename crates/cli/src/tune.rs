@@ -1,4 +1,8 @@
 //! `millrace tune`
+//!
+//! What is measured is measured in a process of its own (`process`), which a way may end without ending the run.
+
+mod process;
 
 use std::time::Duration;
 
@@ -9,6 +13,9 @@ use millrace::{
     tensor::tune::{Case, Fate, Kept, Op, Outcome, Tuner, Tuning},
 };
 use serde::Serialize;
+
+use process::{Answer, Measuring};
+pub(crate) use process::{CaseOptions, measure_cases};
 
 use crate::{
     Failure,
@@ -42,7 +49,7 @@ pub(crate) struct Options {
     /// Show what is known, and end
     #[arg(long, conflicts_with = "clear")]
     show: bool,
-    /// Forget what is known, and end
+    /// Forget what is known, also which ways ended a process, and end
     #[arg(long)]
     clear: bool,
     /// Print JSON for scripts
@@ -59,6 +66,15 @@ struct Tuned {
     file: Option<String>,
     warnings: Vec<String>,
     cases: Vec<Row>,
+    /// Cases that could not be measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    failed: Vec<Failed>,
+}
+
+#[derive(Serialize)]
+struct Failed {
+    case: String,
+    error: String,
 }
 
 #[derive(Serialize)]
@@ -106,6 +122,9 @@ pub(crate) fn tune(options: &Options) -> Result<(), Failure> {
     if stopped {
         return Err(Failure::Stopped("stopped; what was measured until then is kept".into()));
     }
+    if let Some(Failed { case, error }) = all.iter().flat_map(|tuned| &tuned.failed).next() {
+        return Err(Failure::Failed(format!("{case}: {error}")));
+    }
     let unwritten = all.iter().flat_map(|tuned| &tuned.warnings).find(|warning| warning.contains("cannot be written"));
     unwritten.map_or(Ok(()), |warning| Err(Failure::Failed(format!("{warning}; set XDG_CACHE_HOME to another folder"))))
 }
@@ -127,26 +146,23 @@ fn list(device: &Device, cases: &[Case]) {
     println!("{out}\n");
 }
 
-fn measure(
-    options: &Options,
-    device: &Device,
-    tuner: &Tuner,
-    cases: &[Case],
-) -> Result<Vec<(String, Outcome)>, Failure> {
+fn measure(options: &Options, device: &Device, tuner: &Tuner, cases: &[Case]) -> Result<Vec<Answer>, Failure> {
     let known = tuner.results();
     let cases: Vec<_> = cases.iter().filter(|case| options.again || !known.contains_key(&case.to_string())).collect();
     let bar = ProgressBar::new(cases.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {eta} left  {msg}") {
         bar.set_style(style);
     }
+    let id = &device.info().id;
+    let mut measuring = Measuring::new(device, options.limit);
     let mut measured = Vec::new();
     for case in cases {
         if RUN.is_stopping() {
             break;
         }
-        bar.set_message(format!("{case} on {}", device.info().id));
-        let outcome = tuner.tune(device, case);
-        measured.push((case.to_string(), outcome.map_err(|error| Failure::Failed(format!("{case}: {error}")))?));
+        bar.set_message(format!("{case} on {id}"));
+        let ended = |how: &str| bar.suspend(|| eprintln!("warning: {how} while {case} was measured"));
+        measured.push(measuring.measure(case, ended)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -154,20 +170,27 @@ fn measure(
 }
 
 /// What was measured now, or everything that is known.
-fn tuned(device: &Device, tuner: &Tuner, measured: Vec<(String, Outcome)>, everything: bool) -> Tuned {
-    let mut results = tuner.results();
-    let cases = match everything {
-        true => results.into_iter().map(|(case, kept)| Row { case, kept, outcome: None }).collect(),
-        false => measured
-            .into_iter()
-            .filter_map(|(case, outcome)| {
-                let kept = results.remove(&case).or_else(|| unfinished(&outcome))?;
-                Some(Row { kept, case, outcome: Some(outcome) })
-            })
-            .collect(),
-    };
+fn tuned(device: &Device, tuner: &Tuner, measured: Vec<Answer>, everything: bool) -> Tuned {
+    let (mut warnings, mut cases, mut failed) = (tuner.warnings(), Vec::new(), Vec::new());
+    if everything {
+        cases.extend(tuner.results().into_iter().map(|(case, kept)| Row { case, kept, outcome: None }));
+    }
+    for Answer { case, kept, outcome, warnings: new } in measured {
+        match outcome {
+            Err(error) => failed.push(Failed { case, error }),
+            Ok(outcome) => {
+                let row = kept.or_else(|| unfinished(&outcome)).map(|kept| Row { case, kept, outcome: Some(outcome) });
+                cases.extend(row);
+            }
+        }
+        new.into_iter().for_each(|warning| {
+            if !warnings.contains(&warning) {
+                warnings.push(warning)
+            }
+        });
+    }
     let file = tuner.path().map(|path| path.display().to_string());
-    Tuned { device: device.info().id.clone(), file, warnings: tuner.warnings(), cases }
+    Tuned { device: device.info().id.clone(), file, warnings, cases, failed }
 }
 
 /// What there was no time for stays as it is.
@@ -196,6 +219,9 @@ fn print(tuned: &Tuned, show: bool) {
                 println!("DROPPED: {case}, {}: {reason}", trial.name);
             }
         }
+    }
+    for Failed { case, error } in &tuned.failed {
+        println!("NOT MEASURED: {case}: {error}");
     }
     let other = tuned.cases.iter().filter(|row| row.kept.way != "usual").count();
     let what = if show { "known" } else { "measured" };

@@ -61,6 +61,51 @@ fn wrong_cases_and_places_are_answered() {
     assert!(String::from_utf8_lossy(&unwritten.stderr).contains("XDG_CACHE_HOME"), "{unwritten:?}");
 }
 
+/// As the system does when memory runs out: ends a process that measures something else than the usual way.
+#[cfg(target_os = "linux")]
+fn kill_one_that_measures(cache: &Path) -> String {
+    let folder = cache.join("millrace");
+    let list = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let start = std::time::Instant::now();
+    while start.elapsed() < std::time::Duration::from_secs(60) {
+        let notes = list(&folder).filter(|path| path.extension().is_some_and(|end| end == "trying"));
+        for note in notes.flat_map(|notes| list(&notes).collect::<Vec<_>>()) {
+            let text = std::fs::read_to_string(&note).unwrap_or_default();
+            let line = text.lines().next().unwrap_or_default();
+            let Ok(json) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+            let name = note.file_name().unwrap().to_string_lossy().into_owned();
+            if json["way"] != "usual" && name.ends_with("-0") {
+                let killed = Command::new("kill").args(["-KILL", name.trim_end_matches("-0")]).status().unwrap();
+                assert!(killed.success());
+                return json["way"].as_str().unwrap().to_owned();
+            }
+        }
+    }
+    panic!("nothing is measured");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_process_that_ends_while_it_measures_does_not_end_the_run() {
+    let folder = tempdir().unwrap();
+    let cache = folder.path().to_owned();
+    // Long enough to be met.
+    let cases = ["matmul 1x512x512x512", "reduce sum_f32 1x4096"];
+    let run = std::thread::spawn(move || millrace(&cache, &[&["tune"], &cases[..], &["--device", "cpu"]].concat()));
+    kill_one_that_measures(folder.path());
+    let tuned = run.join().unwrap();
+    let (said, warned) = (text(&tuned), String::from_utf8_lossy(&tuned.stderr).into_owned());
+    assert!(tuned.status.success(), "{said}{warned}");
+    assert!(warned.contains("the process ended (signal: 9 (SIGKILL)) while matmul"), "{warned}");
+    let dropped: Vec<_> = said.lines().filter(|line| line.starts_with("DROPPED")).collect();
+    assert!(dropped.len() == 1 && dropped[0].contains("matmul 1x512x512x512, "), "{said}");
+    assert!(dropped[0].ends_with("it ended the process") && said.contains("2 measured"), "{said}");
+    // A process that nobody asks any longer ends by itself.
+    let mut alone = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    let alone = alone.args(["tune-cases", "cpu", "--limit", "1"]).stdin(std::process::Stdio::null());
+    assert!(alone.status().unwrap().success());
+}
+
 #[test]
 fn a_replay_of_nothing_is_an_error() {
     let folder = tempdir().unwrap();

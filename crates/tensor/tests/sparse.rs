@@ -149,18 +149,38 @@ proptest! {
         let columns = a.shape()[1];
         let kept = numbers(seed, columns * n).into_iter().map(|x| if x > 0.3 { x } else { 0.0 }).collect::<Vec<_>>();
         let b = Csr::from_dense(columns, n, &kept).unwrap();
-        let tensors = &places()[0];
-        let product = tensors.sparse(a.clone()).unwrap().multiply(&tensors.sparse(b).unwrap()).unwrap();
-        assert_eq!(product.shape(), [a.shape()[0], n]);
-        // Reading it back checks that it is sorted, without duplicates and in range.
-        let got = product.to_csr().unwrap();
-        if n > 0 {
-            check_product(&got.to_dense().unwrap(), &dense(&a), &kept, [a.shape()[0], columns, n]);
+        for tensors in places() {
+            let product = tensors.sparse(a.clone()).unwrap().multiply(&tensors.sparse(b.clone()).unwrap()).unwrap();
+            assert_eq!(product.shape(), [a.shape()[0], n]);
+            // Reading it back checks that it is sorted, without duplicates and in range.
+            let got = product.to_csr().unwrap();
+            if n > 0 {
+                check_product(&got.to_dense().unwrap(), &dense(&a), &kept, [a.shape()[0], columns, n]);
+            }
+            // And it multiplies like one that came from the host.
+            let x = tensors.rand(&[n], 1).unwrap();
+            let (direct, again) = (product.matvec(&x).unwrap(), tensors.sparse(got).unwrap().matvec(&x).unwrap());
+            assert_eq!(direct.to_vec::<f32>().unwrap(), again.to_vec::<f32>().unwrap());
         }
-        // And it multiplies like one that came from the host.
-        let x = tensors.rand(&[n], 1).unwrap();
-        let (direct, again) = (product.matvec(&x).unwrap(), tensors.sparse(got).unwrap().matvec(&x).unwrap());
-        assert_eq!(direct.to_vec::<f32>().unwrap(), again.to_vec::<f32>().unwrap());
+    }
+
+    #[test]
+    fn devices_sum_transpose_and_sort_as_the_host_does(a in matrices(), seed in any::<u64>()) {
+        let [rows, columns] = a.shape();
+        let kept = numbers(seed, rows * columns).into_iter().map(|x| if x > 0.6 { x } else { 0.0 }).collect::<Vec<_>>();
+        let (host, b) = (a.to_csr(), Csr::from_dense(rows, columns, &kept).unwrap());
+        for tensors in places() {
+            let (left, right) = (tensors.sparse(host.clone()).unwrap(), tensors.sparse(b.clone()).unwrap());
+            assert_eq!(left.transpose().unwrap().to_csr().unwrap(), host.transpose());
+            assert_eq!(left.add(&right).unwrap().to_csr().unwrap(), host.add(&b).unwrap());
+            assert_eq!(right.add(&left).unwrap().to_csr().unwrap(), b.add(&host).unwrap());
+            let sorted = tensors.assemble(&a).unwrap().to_csr().unwrap();
+            assert_eq!((sorted.pointers(), sorted.indices()), (host.pointers(), host.indices()));
+            let (sums, sizes) = dense(&a);
+            for (at, &got) in sorted.to_dense().unwrap().iter().enumerate() {
+                assert!((f64::from(got) - sums[at]).abs() <= 1e-5 * sizes[at]);
+            }
+        }
     }
 }
 
@@ -198,11 +218,65 @@ fn products_of_two_sparse_matrices_that_do_not_go_together_are_refused() {
     let elsewhere = Tensors::on(tensors.device()).unwrap();
     let b = elsewhere.sparse(Csr::from_dense(3, 2, &[1.0; 6]).unwrap()).unwrap();
     assert!(matches!(a.multiply(&b), Err(Error::Strangers { .. })));
-    // A device that does not have it says so, and does nothing else instead.
-    for gpu in &places()[1..] {
-        let a = gpu.sparse(Csr::from_dense(1, 1, &[1.0]).unwrap()).unwrap();
-        let error = a.multiply(&a).unwrap_err();
-        assert!(matches!(error, Error::Device(millrace::Error::NoImplementation { .. })), "{error}");
+    let wide = tensors.sparse(Csr::from_dense(3, 2, &[1.0; 6]).unwrap()).unwrap();
+    assert!(matches!(a.add(&wide), Err(Error::Shapes { op: "add", .. })));
+    assert!(matches!(wide.add(&b), Err(Error::Strangers { op: "add" })));
+}
+
+/// Launches that sum up so many counts on a GPU: one per level of 1024, and one back to each but the last.
+fn launches_to_sum_up(n: usize) -> u64 {
+    if n <= 1024 { 1 } else { 2 + launches_to_sum_up(n.div_ceil(1024)) }
+}
+
+/// Launches that sort so many entries by keys below `limit` on a GPU: for four bits each a count, sums, and a scattering.
+fn launches_to_sort(n: usize, limit: usize) -> u64 {
+    let digits = u64::from((limit - 1).checked_ilog2().map_or(0, |log| log + 1)).div_ceil(4);
+    digits * (2 + launches_to_sum_up(16 * n.div_ceil(32)))
+}
+
+#[test]
+fn what_two_sparse_matrices_cost_is_what_the_algorithms_say() {
+    // One row has half of all entries: as many products of one row as the device has threads, and more.
+    let (a, b) = (lopsided(700), lopsided(700).transpose());
+    let [rows, columns] = a.shape();
+    let (entries, lengths) = (a.nnz(), b.pointers());
+    let products: usize = a.indices().iter().map(|&k| (lengths[k as usize + 1] - lengths[k as usize]) as usize).sum();
+    let mut results = Vec::new();
+    for tensors in fresh_places() {
+        let (left, right) = (tensors.sparse(a.clone()).unwrap(), tensors.sparse(b.clone()).unwrap());
+        tensors.synchronize().unwrap();
+        let counted = |run: &dyn Fn() -> millrace::tensor::SparseMatrix| {
+            let before = tensors.device().counts();
+            let result = run();
+            tensors.synchronize().unwrap();
+            let counts = tensors.device().counts() - before;
+            assert_eq!((counts.writes, counts.copies), (0, 0));
+            (result.to_csr().unwrap(), counts.launches, counts.reads)
+        };
+        let (product, sum) = (counted(&|| left.multiply(&right).unwrap()), counted(&|| left.add(&left).unwrap()));
+        let turned = counted(&|| left.transpose().unwrap());
+        let launches = (product.1, sum.1, turned.1);
+        let reads = (product.2, sum.2, turned.2);
+        if tensors.device().info().kind == millrace::DeviceKind::Cpu {
+            assert_eq!((launches, reads), ((2, 1, 1), (1, 1, 0)));
+        } else {
+            // What is counted, summed up and filled in; two launches add up what belongs together.
+            let compress = |n: usize| 1 + launches_to_sum_up(n) + 2 + 2;
+            let sorts = launches_to_sort(products, rows) + launches_to_sort(products, rows);
+            let product = 1 + launches_to_sum_up(entries) + 1 + sorts + compress(products);
+            let turned = 1 + launches_to_sort(entries, columns) + 2;
+            assert_eq!((launches, reads), ((product, 2 + compress(2 * entries), turned), (2, 1, 0)));
+        }
+        assert_eq!(sum.0, a.add(&a).unwrap());
+        assert_eq!(turned.0, b);
+        results.push(product.0);
+    }
+    // Devices add in another order where a place has very many products.
+    for other in &results[1..] {
+        assert_eq!((other.pointers(), other.indices()), (results[0].pointers(), results[0].indices()));
+        for (x, y) in other.values().iter().zip(results[0].values()) {
+            assert!((x - y).abs() <= 1e-3 * (1.0 + y.abs()), "{x} and {y}");
+        }
     }
 }
 

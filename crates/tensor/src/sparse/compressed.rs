@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use super::{
-    Coo, Invalid, LIMIT, count, sides,
-    sort::{post_increment, sum_up},
+    Coo, Invalid, LIMIT, count,
+    merge::{self, Lines},
+    sides,
+    sort::sum_up,
 };
 use crate::{Error, Result};
 
@@ -92,51 +94,29 @@ impl Compressed {
         lines
     }
 
-    /// The same entries, stored by what was across. A counting sort: lines come in order, so they stay in order.
+    fn lines(&self) -> Lines<'_> {
+        Lines { pointers: &self.pointers, indices: &self.indices, values: &self.values }
+    }
+
+    /// The same entries, stored by what was across.
     pub(super) fn turned(&self) -> Self {
-        let mut pointers = vec![0u32; self.across + 1];
-        self.indices.iter().for_each(|&index| pointers[index as usize + 1] += 1);
-        sum_up(&mut pointers);
-        let mut next = pointers[..self.across].to_vec();
-        let (mut indices, mut values) = (vec![0; self.indices.len()], vec![0.0; self.values.len()]);
-        for number in 0..self.lines {
-            let (across, of_line) = self.line(number);
-            for (&index, &value) in across.iter().zip(of_line) {
-                let at = post_increment(&mut next[index as usize]);
-                (indices[at], values[at]) = (number as u32, value);
-            }
-        }
+        let (mut pointers, entries) = (vec![0; self.across + 1], self.values.len());
+        let (mut indices, mut values) = (vec![0; entries], vec![0.0; entries]);
+        merge::turn(&self.lines(), &mut pointers, &mut indices, &mut values);
         Self { lines: self.across, across: self.lines, pointers, indices, values }
     }
 
     /// Lines of both merged; entries of one place are summed.
     pub(super) fn plus(&self, other: &Self) -> Result<Self> {
         let most = self.values.len() + other.values.len();
-        let mut pointers = Vec::with_capacity(self.lines + 1);
-        let (mut indices, mut values) = (Vec::with_capacity(most), Vec::with_capacity(most));
-        pointers.push(0);
-        for number in 0..self.lines {
-            let ((a, av), (b, bv)) = (self.line(number), other.line(number));
-            let (mut i, mut j) = (0, 0);
-            while i < a.len() && j < b.len() {
-                let (left, right) = (a[i], b[j]);
-                let (takes_left, takes_right) = (left <= right, right <= left);
-                indices.push(left.min(right));
-                values.push(match (takes_left, takes_right) {
-                    (true, true) => av[i] + bv[j],
-                    (true, false) => av[i],
-                    _ => bv[j],
-                });
-                (i, j) = (i + usize::from(takes_left), j + usize::from(takes_right));
-            }
-            indices.extend_from_slice(&a[i..]);
-            values.extend_from_slice(&av[i..]);
-            indices.extend_from_slice(&b[j..]);
-            values.extend_from_slice(&bv[j..]);
-            // The first place where there may be too many; the pointers before it are right.
-            count("non-zeros", values.len())?;
-            pointers.push(values.len() as u32);
-        }
+        let mut pointers = vec![0; self.lines + 1];
+        let (mut indices, mut values) = (vec![0; most], vec![0.0; most]);
+        let targets = (&mut pointers[1..], &mut indices, &mut values);
+        let entries = merge::add(&self.lines(), &other.lines(), 0..self.lines, targets.0, targets.1, targets.2);
+        count("non-zeros", entries)?;
+        sum_up(&mut pointers);
+        indices.truncate(entries);
+        values.truncate(entries);
         Ok(Self { lines: self.lines, across: self.across, pointers, indices, values })
     }
 }

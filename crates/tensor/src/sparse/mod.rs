@@ -29,6 +29,7 @@ mod csr;
 mod invalid;
 pub mod market;
 pub(crate) mod matrix;
+pub(crate) mod merge;
 mod sort;
 
 pub use compressed::{Csc, Csr};

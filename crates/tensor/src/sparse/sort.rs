@@ -1,10 +1,10 @@
 //! Entries in any order become lines with rising indices, in linear time.
 //!
 //! A counting sort puts the entries into their lines, index and value in one word, since it is the cache lines that cost;
-//! then every line is sorted where it lies. Short lines are sorted by counting for each entry how many come before it,
-//! which is all vector compares where the processor has AVX-512, and by insertion elsewhere; their length is bounded, so
-//! that is linear. Long lines go through a radix sort. All of it is stable: entries of one place lie behind one another in
-//! the end, in the order they came, and are summed.
+//! then every line is sorted. Short lines are sorted by insertion; where the processor has AVX-512, up to sixteen entries are
+//! sorted in one register by a network of exchanges (Batcher's bitonic one), and up to 32 by counting for each entry how many
+//! come before it. Their length is bounded, so all of that is linear. Long lines go through a radix sort. All of it is
+//! stable: entries of one place lie behind one another in the end, in the order they came, and are summed.
 
 use super::compressed::Compressed;
 
@@ -23,18 +23,47 @@ pub(super) fn compress(line_count: usize, across: usize, lines: &[u32], indices:
         let (indices, values) = (indices.to_vec(), values.to_vec());
         return Compressed { lines: line_count, across, pointers, indices, values };
     }
-    let mut next = pointers[..line_count].to_vec();
-    let mut packed = vec![0u64; values.len()];
-    for ((&line, &index), &value) in lines.iter().zip(indices).zip(values) {
-        let at = post_increment(&mut next[line as usize]);
-        packed[at] = u64::from(index) << 32 | u64::from(value.to_bits());
-    }
-    let doubles = sort_lines(&pointers, &mut packed);
-    let indices = packed.iter().map(|&entry| index(entry)).collect();
-    let values = packed.iter().map(|&entry| value(entry)).collect();
+    let (indices, values, doubles) = sorted(&pointers, across, lines, indices, values);
     let mut result = Compressed { lines: line_count, across, pointers, indices, values };
     sum_doubles(&mut result, &doubles);
     result
+}
+
+/// Indices and values of all lines, sorted within each: `pointers` are the sums of how often each occurs. Says also which
+/// lines have an index twice.
+fn sorted(
+    pointers: &[u32],
+    across: usize,
+    lines: &[u32],
+    indices: &[u32],
+    values: &[f32],
+) -> (Vec<u32>, Vec<f32>, Vec<usize>) {
+    #[cfg(target_arch = "x86_64")]
+    if crate::Simd::in_use() >= crate::Simd::Avx512
+        && std::arch::is_x86_feature_detected!("popcnt")
+        && across <= avx512::ACROSS
+    {
+        // SAFETY: the processor has these instructions; pointers are the sums of how often each line occurs.
+        return unsafe { avx512::sorted(pointers, lines, indices, values) };
+    }
+    let _ = across; // any number
+    let mut next = pointers.to_vec();
+    let mut packed = vec![0u64; values.len()];
+    for ((&line, &index), &value) in lines.iter().zip(indices).zip(values) {
+        packed[post_increment(&mut next[line as usize])] = pack(index, value);
+    }
+    let (mut room, mut doubles) = (Vec::new(), Vec::new());
+    for (number, ends) in pointers.windows(2).enumerate() {
+        let line = &mut packed[ends[0] as usize..ends[1] as usize];
+        if if line.len() <= SHORT { by_insertion(line) } else { by_digits(line, &mut room) } {
+            doubles.push(number);
+        }
+    }
+    (packed.iter().map(|&entry| index(entry)).collect(), packed.iter().map(|&entry| value(entry)).collect(), doubles)
+}
+
+fn pack(index: u32, value: f32) -> u64 {
+    u64::from(index) << 32 | u64::from(value.to_bits())
 }
 
 /// The next place, which is then taken. Before anything else is stored, or it would be loaded twice.
@@ -60,28 +89,6 @@ fn index(entry: u64) -> u32 {
 
 fn value(entry: u64) -> f32 {
     f32::from_bits(entry as u32)
-}
-
-/// Sorts every line; says which lines have an index twice.
-fn sort_lines(pointers: &[u32], packed: &mut [u64]) -> Vec<usize> {
-    #[cfg(target_arch = "x86_64")]
-    if crate::Simd::in_use() >= crate::Simd::Avx512 && std::arch::is_x86_feature_detected!("popcnt") {
-        // SAFETY: the processor has these instructions.
-        return unsafe { avx512::sort_lines(pointers, packed) };
-    }
-    each_line(pointers, packed, by_insertion)
-}
-
-#[inline(always)]
-fn each_line(pointers: &[u32], packed: &mut [u64], short: impl Fn(&mut [u64]) -> bool) -> Vec<usize> {
-    let (mut room, mut doubles) = (Vec::new(), Vec::new());
-    for (number, ends) in pointers.windows(2).enumerate() {
-        let line = &mut packed[ends[0] as usize..ends[1] as usize];
-        if if line.len() <= SHORT { short(line) } else { by_digits(line, &mut room) } {
-            doubles.push(number);
-        }
-    }
-    doubles
 }
 
 /// As all of these: sorts a line, and says whether it has an index twice.
@@ -145,62 +152,7 @@ fn sum_doubles(matrix: &mut Compressed, doubles: &[usize]) {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod avx512 {
-    use std::arch::x86_64::*;
-
-    use super::{SHORT, each_line, index};
-
-    #[target_feature(enable = "avx512f,popcnt")]
-    pub(super) fn sort_lines(pointers: &[u32], packed: &mut [u64]) -> Vec<usize> {
-        each_line(pointers, packed, |line| match line.len() {
-            0 | 1 => false,
-            2..=16 => by_rank::<1>(line),
-            _ => by_rank::<2>(line),
-        })
-    }
-
-    /// The indices of up to sixteen entries.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn indices(entries: &[u64]) -> __m512i {
-        let (low, high) = entries.split_at(entries.len().min(8));
-        let halves = |words: &[u64]| {
-            let mask = ((1u32 << words.len().min(8)) - 1) as u8;
-            // SAFETY: the mask has a bit for every word, at most eight; others are not touched.
-            let words = unsafe { _mm512_maskz_loadu_epi64(mask, words.as_ptr().cast()) };
-            _mm512_cvtepi64_epi32(_mm512_srli_epi64::<32>(words))
-        };
-        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(halves(low)), halves(high))
-    }
-
-    /// Puts every entry where it belongs: behind all that are smaller, and those that are equal and come before it.
-    #[inline]
-    #[target_feature(enable = "avx512f,popcnt")]
-    fn by_rank<const VECTORS: usize>(line: &mut [u64]) -> bool {
-        let n = line.len();
-        assert!(n <= 16 * VECTORS && n <= SHORT);
-        let present = ((1u64 << n) - 1) as u32;
-        let mut keys = [_mm512_setzero_si512(); VECTORS];
-        for (keys, entries) in keys.iter_mut().zip(line.chunks(16)) {
-            *keys = indices(entries);
-        }
-        let mut old = [0u64; SHORT];
-        old[..n].copy_from_slice(line);
-        let mut equals = 0;
-        for (i, &entry) in old[..n].iter().enumerate() {
-            let key = _mm512_set1_epi32(index(entry) as i32);
-            let (mut smaller, mut equal) = (0u32, 0u32);
-            for (v, &keys) in keys.iter().enumerate() {
-                smaller |= u32::from(_mm512_cmplt_epu32_mask(keys, key)) << (16 * v);
-                equal |= u32::from(_mm512_cmpeq_epu32_mask(keys, key)) << (16 * v);
-            }
-            let before = equal & ((1u32 << i) - 1);
-            equals |= before;
-            line[((smaller & present).count_ones() + before.count_ones()) as usize] = entry;
-        }
-        equals != 0
-    }
-}
+mod avx512;
 
 #[cfg(test)]
 mod tests {
@@ -213,23 +165,45 @@ mod tests {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 8) % below
         };
-        for n in (0..=SHORT).chain([33, 100, 1000]) {
-            for below in [3, 20, 1 << 24] {
-                let pack = |(i, index): (usize, u32)| u64::from(index) << 32 | u64::from((i as f32).to_bits());
-                let line: Vec<u64> = (0..n).map(|i| pack((i, random(below) << (below % 8)))).collect();
-                let mut want = line.clone();
-                want.sort_by_key(|entry| index(*entry));
-                let doubles = want.windows(2).any(|pair| index(pair[0]) == index(pair[1]));
-                let check = |sort: &dyn Fn(&mut [u64]) -> bool| {
-                    let mut line = line.clone();
-                    assert_eq!(sort(&mut line), doubles, "{n} below {below}");
-                    assert_eq!(line, want);
-                };
-                check(&by_insertion);
-                check(&|line| by_digits(line, &mut Vec::new()));
-                // And the best that this processor has.
-                check(&|line| !sort_lines(&[0, line.len() as u32], line).is_empty());
+        // The last one is too many for registers.
+        for (below, shift) in [(3, 0), (20, 3), (1 << 24, 0), (1 << 24, 4), (1 << 24, 7)] {
+            let across = (below as usize) << shift;
+            let (mut pointers, mut lines, mut indices) = (vec![0], Vec::new(), Vec::new());
+            for n in (0..=SHORT as u32 + 2).chain([100, 1000]) {
+                // The last index there can be is in every second line.
+                indices
+                    .extend((0..n).map(|i| if i == n / 2 && n % 2 == 0 { below - 1 } else { random(below) } << shift));
+                lines.resize(indices.len(), pointers.len() as u32 - 1);
+                pointers.push(indices.len() as u32);
             }
+            let values: Vec<f32> = (0..indices.len()).map(|i| i as f32).collect();
+            let (mut wanted, mut wanted_doubles) = (Vec::new(), Vec::new());
+            for (number, ends) in pointers.windows(2).enumerate() {
+                let range = ends[0] as usize..ends[1] as usize;
+                let mut line: Vec<_> =
+                    indices[range.clone()].iter().copied().zip(values[range].iter().copied()).collect();
+                line.sort_by_key(|entry| entry.0);
+                if line.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+                    wanted_doubles.push(number);
+                }
+                let packed: Vec<u64> = line.iter().map(|&(index, value)| pack(index, value)).collect();
+                for sort in [&by_insertion as &dyn Fn(&mut [u64]) -> bool, &|line| by_digits(line, &mut Vec::new())] {
+                    let mut own: Vec<u64> = (0..line.len())
+                        .map(|i| pack(indices[ends[0] as usize + i], values[ends[0] as usize + i]))
+                        .collect();
+                    assert_eq!(sort(&mut own), wanted_doubles.last() == Some(&number));
+                    assert_eq!(own, packed);
+                }
+                wanted.extend(line);
+            }
+            // Entries of all lines mixed, those of each in their order; and the best that this processor has.
+            let mut order: Vec<usize> = (0..indices.len()).collect();
+            order.sort_by_key(|&i| (i as u32 - pointers[lines[i] as usize], lines[i]));
+            let pick = |from: &[u32]| order.iter().map(|&i| from[i]).collect::<Vec<_>>();
+            let mixed: Vec<f32> = order.iter().map(|&i| values[i]).collect();
+            let (got, got_values, doubles) = sorted(&pointers, across, &pick(&lines), &pick(&indices), &mixed);
+            let got: Vec<_> = got.into_iter().zip(got_values).collect();
+            assert_eq!((got, doubles), (wanted, wanted_doubles), "below {across}");
         }
     }
 }

@@ -6,8 +6,12 @@ use std::{
 };
 
 use millrace_core::{Device, DeviceOptions};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::{
+    Tuner,
+    notes::{ENDED, Note},
+};
 use crate::{Error, Result, Tensor, Tensors, validate};
 
 /// Rounds before a way can be dropped for being slow,
@@ -58,19 +62,19 @@ impl std::fmt::Debug for Way<'_> {
 }
 
 /// How a way did.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
     /// It is the fastest, or the usual one and nothing is clearly faster.
     Chosen,
     /// Another one is faster.
     Slower,
-    /// It failed, took too long or gave a wrong result: it is never chosen.
+    /// It failed, took too long, gave a wrong result or ended an earlier process: it is never chosen.
     Dropped(String),
 }
 
 /// What came out for one way.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Trial {
     /// The way's name.
@@ -84,7 +88,7 @@ pub struct Trial {
 }
 
 /// What came out of a contest.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Outcome {
     /// The number of the way that was chosen.
@@ -139,13 +143,14 @@ pub struct Contest {
     limit: Duration,
     patience: Duration,
     tolerance: f64,
+    noted: Option<(Tuner, String)>,
 }
 
 impl Contest {
     /// A contest on a device, of at most a second.
     pub fn on(device: &Device) -> Self {
         let (limit, patience) = (Duration::from_secs(1), Duration::from_secs(2));
-        Self { device: device.clone(), limit, patience, tolerance: 1e-4 }
+        Self { device: device.clone(), limit, patience, tolerance: 1e-4, noted: None }
     }
 
     /// After how long it is over. A way's first run may take longer, as kernels are compiled in it.
@@ -166,19 +171,47 @@ impl Contest {
         self
     }
 
+    /// Notes the way that is measured beside a tuner's file, under a name for the contest. If one ends the whole process
+    /// (by a segmentation fault, an abort, or because the system ran out of memory), the next contest of this name drops it
+    /// without trying it, as does every later one until [`Tuner::clear`]. Of contests that run at once in a process that
+    /// ends, each has its way dropped.
+    ///
+    /// ```
+    /// use millrace::tensor::tune::{Contest, Tuner, Tuning, Way};
+    /// let device = millrace::runtime().open("cpu")?;
+    /// # let folder = std::env::temp_dir().join(format!("millrace-noted-{}", std::process::id()));
+    /// let tuner = Tuner::new(&device, Some(&folder), Tuning::Kept);
+    /// let usual = Way::new("usual", |tensors| {
+    ///     let x = tensors.rand(&[1000], 1)?;
+    ///     Ok(Box::new(move || x.neg()))
+    /// });
+    /// let outcome = Contest::on(&device).noted(&tuner, "negation").run(&[usual])?;
+    /// assert!(outcome.complete && tuner.ended().is_empty());
+    /// # std::fs::remove_dir_all(folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn noted(mut self, tuner: &Tuner, name: impl Into<String>) -> Self {
+        self.noted = Some((tuner.clone(), name.into()));
+        self
+    }
+
     /// Runs it. That the usual way fails is an error.
     pub fn run(&self, ways: &[Way<'_>]) -> Result<Outcome> {
         let Some((usual, others)) = ways.split_first() else {
             return Err(millrace_core::Error::Invalid("a contest needs at least one way".into()).into());
         };
-        let (first, want) = self.enter(usual, None).map_err(|reason| {
+        let note = self.noted.as_ref().and_then(|(tuner, name)| tuner.begin(name));
+        let note = note.as_ref();
+        let ended = self.noted.as_ref().and_then(|(tuner, name)| tuner.ended().remove(name)).unwrap_or_default();
+        let may = |way: &Way<'_>| if ended.contains(&way.name) { Err(ENDED.to_owned()) } else { Ok(()) };
+        let (first, want) = may(usual).and_then(|()| self.enter(usual, None, note)).map_err(|reason| {
             let reason = format!("the usual way, {}, cannot be timed: {reason}", usual.name);
             Error::Device(millrace_core::Error::Invalid(reason.into()))
         })?;
         let mut entrants = vec![first];
-        entrants.extend(others.iter().map(|way| match self.enter(way, Some(&want)) {
+        entrants.extend(others.iter().map(|way| match may(way).and_then(|()| self.enter(way, Some(&want), note)) {
             Ok((entrant, _)) => entrant,
-            Err(reason) => Entrant::out(reason),
+            Err(reason) => Entrant::out(&way.name, reason),
         }));
         let start = Instant::now();
         let mut rounds = 0;
@@ -191,18 +224,25 @@ impl Contest {
             }
         }
         let complete = rounds >= FIRST_ROUNDS || entrants[1..].iter().all(|entrant| entrant.dropped.is_some());
-        let chosen = if complete { self.decide(ways, &mut entrants) } else { 0 };
-        Ok(outcome(ways, entrants, chosen, complete))
+        let chosen = if complete { self.decide(ways, &mut entrants, note) } else { 0 };
+        Ok(outcome(&entrants, chosen, complete))
     }
 
     /// Prepares a way on a context of its own and looks at its first result.
-    fn enter(&self, way: &Way<'_>, want: Option<&[f64]>) -> std::result::Result<(Entrant, Vec<f64>), String> {
+    fn enter<'a>(
+        &self,
+        way: &'a Way<'_>,
+        want: Option<&[f64]>,
+        note: Option<&'a Note>,
+    ) -> std::result::Result<(Entrant<'a>, Vec<f64>), String> {
+        let mut entrant = Entrant::new(&way.name, note);
+        entrant.noted();
         let prepare = || -> Result<(Tensors, Work)> {
             // Opened anew, so that what one does to it stays its own affair.
             let device = self.device.twin(DeviceOptions::default().timeout(self.patience))?;
             (way.prepare)(&device)
         };
-        let (tensors, mut work) = caught(prepare)?;
+        let (tensors, work) = entrant.at.insert(caught(prepare)?);
         let result = caught(|| {
             let result = work()?;
             tensors.synchronize()?;
@@ -211,8 +251,6 @@ impl Contest {
         if let Some(want) = want {
             compare(&result, want, self.tolerance)?;
         }
-        let mut entrant =
-            Entrant { at: Some((tensors, work)), repeats: 1, samples: Vec::new(), slow: false, dropped: None };
         let once = entrant.sample().ok_or_else(|| entrant.dropped.clone().unwrap_or_default())?;
         entrant.repeats = (SAMPLE.as_nanos() as f64 / once.max(1.0)).ceil().clamp(1.0, 1000.0) as u32;
         entrant.samples.clear();
@@ -221,19 +259,19 @@ impl Contest {
 
     /// The fastest way, if it is clearly faster than the usual one: by its median, side by side, and side by side once more
     /// in contexts that were opened anew, because where memory happens to lie can make one of two equal ways faster.
-    fn decide(&self, ways: &[Way<'_>], entrants: &mut [Entrant]) -> usize {
+    fn decide(&self, ways: &[Way<'_>], entrants: &mut [Entrant<'_>], note: Option<&Note>) -> usize {
         let Some(challenger) = leader(entrants) else { return 0 };
         let (usual, others) = entrants.split_at_mut(1);
         if !wins(&mut usual[0], &mut others[challenger - 1]) {
             return 0;
         }
-        let [Ok((mut usual, _)), Ok((mut other, _))] = [0, challenger].map(|n| self.enter(&ways[n], None)) else {
+        let [Ok((mut usual, _)), Ok((mut other, _))] = [0, challenger].map(|n| self.enter(&ways[n], None, note)) else {
             return 0;
         };
         if wins(&mut usual, &mut other) { challenger } else { 0 }
     }
 
-    fn round(&self, entrants: &mut [Entrant], round: usize) {
+    fn round(&self, entrants: &mut [Entrant<'_>], round: usize) {
         let count = entrants.len();
         for turn in 0..count {
             // Another one begins every time.
@@ -246,7 +284,9 @@ impl Contest {
 }
 
 /// A way that takes part.
-struct Entrant {
+struct Entrant<'a> {
+    name: &'a str,
+    note: Option<&'a Note>,
     at: Option<(Tensors, Work)>,
     repeats: u32,
     samples: Vec<f64>,
@@ -254,9 +294,22 @@ struct Entrant {
     dropped: Option<String>,
 }
 
-impl Entrant {
-    fn out(reason: String) -> Self {
-        Self { at: None, repeats: 1, samples: Vec::new(), slow: false, dropped: Some(reason) }
+impl<'a> Entrant<'a> {
+    fn new(name: &'a str, note: Option<&'a Note>) -> Self {
+        Self { name, note, at: None, repeats: 1, samples: Vec::new(), slow: false, dropped: None }
+    }
+
+    fn out(name: &'a str, reason: String) -> Self {
+        let mut entrant = Self::new(name, None);
+        entrant.dropped = Some(reason);
+        entrant
+    }
+
+    /// What happens from now on is its doing.
+    fn noted(&self) {
+        if let Some(note) = self.note {
+            note.set(self.name);
+        }
     }
 
     fn is_in(&self) -> bool {
@@ -265,6 +318,7 @@ impl Entrant {
 
     /// Times it once, in nanoseconds per run.
     fn sample(&mut self) -> Option<f64> {
+        self.noted();
         let ((tensors, work), repeats) = (self.at.as_mut()?, self.repeats);
         let timed = caught(|| {
             let start = Instant::now();
@@ -294,9 +348,19 @@ impl Entrant {
     }
 }
 
+impl Drop for Entrant<'_> {
+    /// Also to close its context can go wrong.
+    fn drop(&mut self) {
+        if let Some(at) = self.at.take() {
+            self.noted();
+            drop(at);
+        }
+    }
+}
+
 /// Ways whose best time is worse than the best way's usual one have no chance. The usual way stays, to be compared with.
-fn drop_slow(entrants: &mut [Entrant]) {
-    let medians = entrants.iter().filter(|entrant| entrant.is_in()).filter_map(Entrant::median);
+fn drop_slow(entrants: &mut [Entrant<'_>]) {
+    let medians = entrants.iter().filter(|entrant| entrant.is_in()).filter_map(|entrant| entrant.median());
     let Some(best) = medians.min_by(f64::total_cmp) else { return };
     for entrant in entrants.iter_mut().skip(1).filter(|entrant| entrant.is_in()) {
         entrant.slow = entrant.samples.iter().all(|&ns| ns > best * 1.02);
@@ -304,7 +368,7 @@ fn drop_slow(entrants: &mut [Entrant]) {
 }
 
 /// The way that is the fastest by its median, if that is not the usual one.
-fn leader(entrants: &[Entrant]) -> Option<usize> {
+fn leader(entrants: &[Entrant<'_>]) -> Option<usize> {
     let able = entrants.iter().enumerate().filter(|(_, entrant)| entrant.dropped.is_none());
     let fastest = able.filter_map(|(n, entrant)| Some((n, entrant.median()?))).min_by(|a, b| a.1.total_cmp(&b.1));
     let ((challenger, median), usual) = (fastest?, entrants[0].median()?);
@@ -312,7 +376,7 @@ fn leader(entrants: &[Entrant]) -> Option<usize> {
 }
 
 /// Whether a way is faster than the usual one, again and again.
-fn wins(usual: &mut Entrant, other: &mut Entrant) -> bool {
+fn wins<'a>(usual: &mut Entrant<'a>, other: &mut Entrant<'a>) -> bool {
     let mut ratios = Vec::new();
     for round in 0..DUELS {
         // Another one begins every time.
@@ -324,13 +388,13 @@ fn wins(usual: &mut Entrant, other: &mut Entrant) -> bool {
     ratios[WON - 1] < 1.0 && ratios[DUELS / 2] <= BETTER
 }
 
-fn outcome(ways: &[Way<'_>], entrants: Vec<Entrant>, chosen: usize, complete: bool) -> Outcome {
-    let trials = ways.iter().zip(entrants).enumerate().map(|(n, (way, entrant))| Trial {
-        name: way.name.clone(),
+fn outcome(entrants: &[Entrant<'_>], chosen: usize, complete: bool) -> Outcome {
+    let trials = entrants.iter().enumerate().map(|(n, entrant)| Trial {
+        name: entrant.name.to_owned(),
         median_ns: entrant.median(),
         samples: entrant.samples.len(),
-        fate: match entrant.dropped {
-            Some(reason) => Fate::Dropped(reason),
+        fate: match &entrant.dropped {
+            Some(reason) => Fate::Dropped(reason.clone()),
             None if n == chosen => Fate::Chosen,
             None => Fate::Slower,
         },

@@ -10,6 +10,8 @@ use std::{
 use millrace_core::{DeviceInfo, file};
 use serde::{Deserialize, Serialize};
 
+use super::notes::{self, Ended, Note};
+
 /// A result that was kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
@@ -30,6 +32,25 @@ struct Content {
     /// and for one device with one driver.
     device: String,
     results: BTreeMap<String, Kept>,
+    /// Ways that ended a process are never tried again.
+    #[serde(default, skip_serializing_if = "Ended::is_empty")]
+    ended: Ended,
+}
+
+/// What is known of a device.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub(super) results: BTreeMap<String, Kept>,
+    pub(super) ended: Ended,
+}
+
+impl Known {
+    /// Adds what is new. What ended a process is not chosen, whatever was found before.
+    fn add(&mut self, new: Self) {
+        self.results.extend(new.results);
+        new.ended.into_iter().for_each(|(case, ways)| self.ended.entry(case).or_default().extend(ways));
+        self.results.retain(|case, kept| !self.ended.get(case).is_some_and(|ways| ways.contains(&kept.way)));
+    }
 }
 
 const SCHEMA: u32 = 1;
@@ -66,11 +87,16 @@ impl Store {
         &self.path
     }
 
+    /// The folder of what is being measured.
+    pub(super) fn notes(&self) -> PathBuf {
+        self.path.with_extension("trying")
+    }
+
     /// What is there. Nothing is no error; what cannot be used is, in words.
-    pub(super) fn load(&self) -> Result<BTreeMap<String, Kept>, String> {
+    pub(super) fn load(&self) -> Result<Known, String> {
         let text = match read(&self.path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Known::default()),
             Err(error) => return Err(format!("{} cannot be read: {error}", self.path.display())),
         };
         let ignored = |why: String| format!("{} is ignored: {why}", self.path.display());
@@ -88,26 +114,69 @@ impl Store {
         if let Some((case, _)) = content.results.iter().find(|(_, kept)| !sane(kept)) {
             return Err(ignored(format!("the times of {case} are no times")));
         }
-        Ok(content.results)
+        Ok(Known { results: content.results, ended: content.ended })
+    }
+
+    /// Keeps others that change the file waiting for as long as it is held.
+    pub(super) fn lock(&self) -> io::Result<File> {
+        let folder = self.path.parent().ok_or(io::ErrorKind::InvalidFilename)?;
+        fs::create_dir_all(folder)?;
+        // Another file than the one that is replaced, which is a new one each time.
+        let lock = File::options().create(true).truncate(false).write(true).open(self.path.with_extension("lock"))?;
+        lock.lock()?;
+        Ok(lock)
     }
 
     /// Adds results to those that are there, also to those that another process has added meanwhile. A file that cannot
     /// be used is replaced.
-    pub(super) fn add(&self, new: &BTreeMap<String, Kept>) -> io::Result<()> {
-        let folder = self.path.parent().ok_or(io::ErrorKind::InvalidFilename)?;
-        fs::create_dir_all(folder)?;
-        // Held until the end of this function. Another file than the one that is replaced, which is a new one each time.
-        let lock = File::options().create(true).truncate(false).write(true).open(self.path.with_extension("lock"))?;
-        lock.lock()?;
-        let mut results = self.load().unwrap_or_default();
-        results.extend(new.iter().map(|(case, kept)| (case.clone(), kept.clone())));
+    pub(super) fn add(&self, results: BTreeMap<String, Kept>) -> io::Result<()> {
+        let _lock = self.lock()?;
+        self.merge(Known { results, ended: Ended::new() }).map(drop)
+    }
+
+    /// The lock is held.
+    fn merge(&self, new: Known) -> io::Result<Known> {
+        let mut known = self.load().unwrap_or_default();
+        known.add(new);
+        let Known { results, ended } = known;
         let (version, device) = (env!("CARGO_PKG_VERSION").to_owned(), self.device.clone());
-        let text = serde_json::to_string_pretty(&Content { schema: SCHEMA, version, device, results })?;
-        file::write(&self.path, |out| out.write_all(text.as_bytes()))
+        let content = Content { schema: SCHEMA, version, device, results, ended };
+        let text = serde_json::to_string_pretty(&content)?;
+        file::write(&self.path, |out| out.write_all(text.as_bytes()))?;
+        Ok(Known { results: content.results, ended: content.ended })
+    }
+
+    /// Keeps what processes left behind that ended while they measured. Where there is nothing, that costs one look at
+    /// the folder.
+    pub(super) fn collect(&self) -> io::Result<()> {
+        if self.notes().is_dir() { self.collect_locked(&self.lock()?) } else { Ok(()) }
+    }
+
+    fn collect_locked(&self, _lock: &File) -> io::Result<()> {
+        let (ended, files) = match notes::left_behind(&self.notes()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        if !ended.is_empty() {
+            self.merge(Known { results: BTreeMap::new(), ended })?;
+        }
+        // Not before it is kept.
+        files.iter().try_for_each(fs::remove_file)?;
+        // Others may be in it.
+        let _ = fs::remove_dir(self.notes());
+        Ok(())
+    }
+
+    /// A note about what is measured from now on, and what ended other processes until now.
+    pub(super) fn begin(&self, case: &str) -> io::Result<(Note, Ended)> {
+        let lock = self.lock()?;
+        self.collect_locked(&lock)?;
+        Ok((Note::new(self, case)?, self.load().unwrap_or_default().ended))
     }
 
     /// Forgets everything.
     pub(super) fn clear(&self) -> io::Result<()> {
+        self.collect()?; // or what was left behind would be found later
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),

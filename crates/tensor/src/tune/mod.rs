@@ -2,7 +2,8 @@
 //!
 //! - `contest`: ways are timed in turns, those that fail or fall behind drop out.
 //! - `case`: what is tuned, and the ways there are.
-//! - `file`: results are kept for the next process.
+//! - `file`: results are kept for the next process,
+//! - `notes`: and so is which way ended a process.
 //!
 //! Every place for tensors asks its [`Tuner`] which way to take. It knows what was kept by `millrace tune`, or by programs
 //! that measure while they run ([`Tuning::Measure`]). Where it knows nothing, operations go their usual way.
@@ -10,9 +11,10 @@
 mod case;
 mod contest;
 mod file;
+mod notes;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     path::{Path, PathBuf},
     sync::{
@@ -30,7 +32,8 @@ pub use contest::{Contest, Fate, Outcome, Trial, Way, Work};
 pub use file::Kept;
 
 use crate::{Result, Tensors};
-use file::Store;
+use file::{Known, Store};
+use notes::Note;
 
 /// The environment variable that says what may happen at run time: `never`, `kept` or `measure`.
 const ASKED: &str = "MILLRACE_TUNE";
@@ -112,7 +115,7 @@ struct Inner {
     /// By [`Case::hash`].
     known: RwLock<HashMap<u64, usize>>,
     /// What is known in words, and what went wrong.
-    kept: Mutex<(BTreeMap<String, Kept>, Vec<String>)>,
+    kept: Mutex<(Known, Vec<String>)>,
     /// Whether there is nothing to ask.
     idle: AtomicBool,
     hits: AtomicU64,
@@ -188,8 +191,14 @@ impl Tuner {
 
     fn load(&self, device: &Device) {
         let Some(store) = &self.inner.store else { return };
+        if let Err(error) = store.collect() {
+            self.warn(format!("what was left in {} is not kept: {error}", store.notes().display()));
+        }
         match store.load() {
-            Ok(results) => results.into_iter().for_each(|(case, kept)| self.note(device, &case, kept)),
+            Ok(Known { results, ended }) => {
+                self.kept().0.ended = ended;
+                results.into_iter().for_each(|(case, kept)| self.note(device, &case, kept));
+            }
             Err(warning) => self.warn(warning),
         }
     }
@@ -201,7 +210,7 @@ impl Tuner {
         let Some(way) = ways.iter().position(|name| *name == kept.way) else { return };
         self.inner.known.write().unwrap_or_else(PoisonError::into_inner).insert(case.hash(), way);
         self.inner.idle.store(false, Ordering::Relaxed);
-        self.kept().0.insert(text.to_owned(), kept);
+        self.kept().0.results.insert(text.to_owned(), kept);
     }
 
     fn warn(&self, warning: String) {
@@ -209,13 +218,34 @@ impl Tuner {
         self.kept().1.push(warning);
     }
 
-    fn kept(&self) -> MutexGuard<'_, (BTreeMap<String, Kept>, Vec<String>)> {
+    fn kept(&self) -> MutexGuard<'_, (Known, Vec<String>)> {
         self.inner.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Everything that is known, by case.
     pub fn results(&self) -> BTreeMap<String, Kept> {
-        self.kept().0.clone()
+        self.kept().0.results.clone()
+    }
+
+    /// Ways that ended a process that measured them, by case. They are never tried again; [`Tuner::clear`] forgets them.
+    pub fn ended(&self) -> BTreeMap<String, BTreeSet<String>> {
+        self.kept().0.ended.clone()
+    }
+
+    /// Notes what is measured from now on, and looks for what ended other processes until now. Where nothing can be
+    /// written there is no note.
+    fn begin(&self, case: &str) -> Option<Note> {
+        let store = self.inner.store.as_ref()?;
+        match store.begin(case) {
+            Ok((note, ended)) => {
+                self.kept().0.ended = ended;
+                Some(note)
+            }
+            Err(error) => {
+                tracing::warn!("{case} is not noted beside {}: {error}", store.path().display());
+                None
+            }
+        }
     }
 
     /// What went wrong with the file so far.
@@ -238,12 +268,12 @@ impl Tuner {
     /// Forgets everything, also in the file.
     pub fn clear(&self) -> io::Result<()> {
         self.inner.known.write().unwrap_or_else(PoisonError::into_inner).clear();
-        self.kept().0.clear();
+        self.kept().0 = Known::default();
         self.inner.store.as_ref().map_or(Ok(()), Store::clear)
     }
 
     /// Measures a case on contexts of its own, and keeps the result. Ways that fail, hang or give a wrong result are
-    /// dropped and never chosen. That the file cannot be written is a warning: see [`Tuner::warnings`].
+    /// dropped and never chosen, nor are those that ended an earlier process ([`Contest::noted`]). That the file cannot be written is a warning: see [`Tuner::warnings`].
     pub fn tune(&self, device: &Device, case: &Case) -> Result<Outcome> {
         let ways: Vec<_> = case
             .op
@@ -260,7 +290,7 @@ impl Tuner {
                 })
             })
             .collect();
-        let outcome = Contest::on(device).limit(self.inner.limit).run(&ways)?;
+        let outcome = Contest::on(device).limit(self.inner.limit).noted(self, case.to_string()).run(&ways)?;
         self.inner.measured.fetch_add(1, Ordering::Relaxed);
         for trial in &outcome.trials {
             if let Fate::Dropped(reason) = &trial.fate {
@@ -273,7 +303,7 @@ impl Tuner {
             let kept = Kept { way: outcome.trials[outcome.chosen].name.clone(), ns, usual_ns };
             self.note(device, &case.to_string(), kept.clone());
             if let Some(store) = &self.inner.store
-                && let Err(error) = store.add(&BTreeMap::from([(case.to_string(), kept)]))
+                && let Err(error) = store.add(BTreeMap::from([(case.to_string(), kept)]))
             {
                 self.warn(format!("{} cannot be written: {error}", store.path().display()));
             }

@@ -1,19 +1,22 @@
-//! A sparse matrix times a dense one or a vector; `multiply` has that of two sparse ones.
+//! A sparse matrix times a dense one or a vector; `multiply` has that of two sparse ones, `combine` sums and transposes,
+//! and `list` what GPUs do for these.
 //!
 //! Work is divided as in Merrill and Garland's merge-based product (SC 2016): entries and ends of rows are one merged
 //! list, which is cut into equal pieces wherever that falls. So a row with half of all entries is many pieces, and a
 //! million empty rows are some. A piece writes the rows that end in it; what it has of the row after those is a carry,
 //! and a second launch adds the carries. The pieces do not depend on the number of threads, nor do the results.
 
+mod combine;
 mod cpu;
 mod gather;
+mod list;
 mod multiply;
 
 use bytemuck::{Pod, Zeroable};
-use millrace_core::{Access, BufferSlice, KernelSpec, Spread};
+use millrace_core::{Access, Buffer, BufferSlice, KernelSpec, Spread};
 
 use super::{BLOCK, Family, create, folded, grid, wgsl};
-use crate::{DType, Error, Result, SparseMatrix, Tensor, check::Call, layout::{Layout, Shape}, tune::Op};
+use crate::{DType, Error, Result, SparseMatrix, Tensor, Tensors, check::Call, layout::{Layout, Shape}, tune::Op};
 
 /// Items of a piece on the CPU, with one column of the dense factor; fewer with more columns,
 const PIECE: usize = 32 * 1024;
@@ -50,24 +53,26 @@ const PRODUCT: usize = 0;
 const CARRY: usize = 1;
 const COUNTS: usize = 2;
 const FILL: usize = 3;
-pub(crate) const KERNELS: usize = 4;
+const SUM: usize = 4;
+const TURN: usize = 5;
+const ADD: usize = 6;
+const LIST: usize = 7;
+pub(crate) const KERNELS: usize = LIST + list::KERNELS;
+
+/// What a product adds up: an entry times an element of the dense factor,
+const TERM: &str = "values[entry] * x[base + indices[entry] * params.n]";
+/// or the value of an entry of a list.
+const ALONE: &str = "from_bits(indices[2u * params.entries + entry])";
 
 pub(crate) fn spec(number: usize) -> KernelSpec {
     match number {
-        PRODUCT => KernelSpec::new("sparse_product")
-            .params::<Params>()
-            .block(BLOCK)
-            .binding::<u32>("pointers", Access::Read)
-            .binding::<u32>("indices", Access::Read)
-            .binding::<f32>("values", Access::Read)
-            .binding::<f32>("x", Access::Read)
-            .binding::<u32>("starts", Access::Overwrite)
-            .binding::<f32>("carries", Access::Overwrite)
-            .binding::<f32>("out", Access::Overwrite)
-            .cpu(cpu::product())
-            .wgsl(wgsl(include_str!("product.wgsl"), &[])),
+        PRODUCT => product("sparse_product").cpu(cpu::product()).wgsl(wgsl(include_str!("product.wgsl"), &[])),
+        SUM => product("sparse_sum").wgsl(wgsl(include_str!("product.wgsl"), &[(TERM, ALONE)])),
         COUNTS => multiply::counts(),
         FILL => multiply::fill(),
+        TURN => combine::turn(),
+        ADD => combine::add(),
+        LIST.. => list::spec(number - LIST),
         _ => KernelSpec::new("sparse_carry")
             .params::<Params>()
             .block(BLOCK)
@@ -77,6 +82,37 @@ pub(crate) fn spec(number: usize) -> KernelSpec {
             .cpu(cpu::carry())
             .wgsl(wgsl(include_str!("carry.wgsl"), &[])),
     }
+}
+
+fn product(name: &'static str) -> KernelSpec {
+    KernelSpec::new(name)
+        .params::<Params>()
+        .block(BLOCK)
+        .binding::<u32>("pointers", Access::Read)
+        .binding::<u32>("indices", Access::Read)
+        .binding::<f32>("values", Access::Read)
+        .binding::<f32>("x", Access::Read)
+        .binding::<u32>("starts", Access::Overwrite)
+        .binding::<f32>("carries", Access::Overwrite)
+        .binding::<f32>("out", Access::Overwrite)
+}
+
+/// Adds up the values of a list that belong together: `runs` says where those of each of `rows` begin, and ends with `n`.
+fn sum_runs(tensors: &Tensors, runs: &Buffer, rows: usize, list: &Buffer, n: usize, out: &Buffer) -> Result<()> {
+    let items = items(rows + n, 1, true);
+    let pieces = (rows + n).div_ceil(items);
+    let (rows, entries, items, pieces_word) = (rows as u32, n as u32, items as u32, pieces as u32);
+    let params = Params { rows, entries, depth: 1, n: 1, items, pieces: pieces_word, offset: 0 };
+    let device = tensors.device();
+    let (starts, carries) = (device.allocate(4 * (pieces + 1))?, device.allocate(4 * pieces)?);
+    // Only the list is read.
+    let launch = tensors.kernel(Family::Sparse, SUM)?.launch().bind(runs).bind(list).bind(list).bind(list);
+    tensors.enqueue(launch.bind(&starts).bind(&carries).bind(out).params(&params).grid(grid(pieces)))?;
+    if pieces > 1 {
+        let launch = tensors.kernel(Family::Sparse, CARRY)?.launch().bind(&starts).bind(&carries).bind(out);
+        tensors.enqueue(launch.params(&params).grid(folded(1)))?;
+    }
+    Ok(())
 }
 
 /// A matrix's arrays on the device.
@@ -201,6 +237,12 @@ impl SparseMatrix {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernel_that_sums_lists_is_another_one_than_the_product() {
+        let text = |number: usize| spec(number).wgsl_code().unwrap().to_owned();
+        assert!(text(PRODUCT).contains(TERM) && !text(SUM).contains(TERM) && text(SUM).contains(ALONE));
+    }
 
     #[test]
     fn pieces_are_as_many_as_devices_can_do_and_carries_stay_small() {

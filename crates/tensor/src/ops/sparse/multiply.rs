@@ -1,4 +1,5 @@
-//! A sparse matrix times a sparse matrix, on the CPU: Gustavson's algorithm, a row of the result at a time.
+//! A sparse matrix times a sparse matrix: on the CPU with Gustavson's algorithm, a row of the result at a time; `list` has
+//! what GPUs do.
 //!
 //! Two launches, with the host between them, because nobody knows before how large the result is: the first counts the
 //! entries of every row, the second fills them in. A row is collected in a hash table that is as large as the row can
@@ -55,7 +56,8 @@ pub(super) fn fill() -> KernelSpec {
 
 impl SparseMatrix {
     /// The product with another sparse matrix. Waits for the size of the result, but not for its entries. Entries that
-    /// cancel stay, as zeros. Only the CPU device has it so far; others answer with an error that says so.
+    /// cancel stay, as zeros. A GPU makes all products before it sums those of one place, twelve bytes for each and as many
+    /// again to sort them; that they do not fit is an error.
     ///
     /// ```
     /// use millrace::tensor::{Tensors, sparse::Csr};
@@ -77,6 +79,9 @@ impl SparseMatrix {
         }
         let nothing = || Ok(Self::of(tensors, [rows, columns], 0, None));
         let (Some(a), Some(b)) = (self.parts(), other.parts()) else { return nothing() };
+        if tensors.is_bounded() {
+            return super::list::multiply(self, a, other, b);
+        }
         let pointers = tensors.device().allocate(4 * (rows + 1))?;
         let params = Params { rows: rows as u32, columns: columns as u32, values: 0 };
         let launch = tensors.kernel(Family::Sparse, super::COUNTS)?.launch();
