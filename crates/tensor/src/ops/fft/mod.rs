@@ -2,14 +2,22 @@
 //!
 //! Conventions are NumPy's: the forward transform has the minus in the exponent, a [`Norm`] says which direction is
 //! divided by the length, and the real forms have the first `n / 2 + 1` of the `n` frequencies, as the others are their
-//! mirror images. On the CPU `rustfft` and `realfft` transform lines, on all threads; see `cpu.rs`. On other devices the
-//! kernels are ours; see `gpu.rs`.
+//! mirror images. On the CPU lines are transformed on all threads, neighbours in the lanes of vectors (`across.rs`) where
+//! that is faster than one by one with `rustfft` and `realfft`; see `cpu.rs`. On other devices the kernels are ours; see
+//! `gpu.rs`.
 
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vectors for other processors"))]
+mod across;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vectors for other processors"))]
+mod butterfly;
 mod cpu;
 mod gpu;
 mod long;
+mod matrix;
 mod plan;
 mod strips;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vectors for other processors"))]
+mod vector;
 
 use millrace_core::Buffer;
 
