@@ -266,6 +266,27 @@ fn several_axes_are_one_after_the_other() {
 }
 
 #[test]
+fn neighbours_are_transformed_together_however_many_there_are() {
+    for tensors in places() {
+        for shape in [[40, 64], [64, 37], [33, 100], [7, 1000], [600, 9], [256, 16]] {
+            let x = complex_noise(shape[0] * shape[1], 5);
+            let t = tensors.from_slice(&x, &shape).unwrap();
+            let turned = t.t().unwrap();
+            for (axis, inverse) in [(0, false), (1, false), (0, true), (1, true)] {
+                let fft = |t: &Tensor, axis: usize| {
+                    let axis = axis as isize;
+                    if inverse { t.ifft(axis, Norm::Ortho).unwrap() } else { t.fft(axis, Norm::Ortho).unwrap() }
+                };
+                let want = dft_along(&wide(&x), &shape, axis, inverse, Norm::Ortho);
+                close("fft", shape[axis], &values(&fft(&t, axis)), &want);
+                // From rows to columns, and from columns to rows.
+                close("fft of a view", shape[axis], &values(&fft(&turned, 1 - axis).t().unwrap()), &want);
+            }
+        }
+    }
+}
+
+#[test]
 fn real_transforms_along_several_axes_agree_with_complex_ones() {
     for tensors in places() {
         for (shape, axes) in [([6, 10, 9], [0isize, 1, 2]), ([6, 10, 8], [2, 0, 1]), ([3, 7, 22], [1, 0, 2])] {

@@ -135,19 +135,18 @@ impl How {
             (FOUR_STEPS, Some(lanes)) => return matrix(lanes).unwrap_or_else(|| steps(long::any_sides(n))),
             (FOUR_STEPS, None) => return steps(long::any_sides(n)),
             (_, Some(lanes)) if across::fits(n) => {
-                if behind && n >= MATRIX {
+                let columns = n <= COLUMN
+                    && 2 * along >= lanes.count()
+                    && aside(params.from_step, from_line)
+                    && aside(params.to_step, to_line);
+                // Eight lanes are not faster than the library, which has eight, too, where it is at its best.
+                let faster = lanes == Lanes::Avx512 || !n.is_power_of_two();
+                let alone = long::sides(n, count, threads).is_some();
+                if behind && n >= MATRIX && (faster || alone) {
                     if let Some(how) = matrix(lanes) {
                         return how;
                     }
-                } else if behind {
-                    if SHORT.contains(&n) && along >= lanes.count() {
-                        return Self::Across(lanes);
-                    }
-                } else if n <= COLUMN
-                    && 2 * along >= lanes.count()
-                    && aside(params.from_step, from_line)
-                    && aside(params.to_step, to_line)
-                {
+                } else if (!behind && columns) || (behind && faster && SHORT.contains(&n) && along >= lanes.count()) {
                     return Self::Across(lanes);
                 }
             }
@@ -185,14 +184,15 @@ impl Kept {
         plan
     }
 
-    /// Calls `work` with so many elements that nobody else has. What is in them is anybody's guess.
+    /// Calls `work` with so many elements that nobody else has, aligned to cache lines. What is in them is anybody's guess.
     pub(super) fn with_scratch(&self, elements: usize, work: impl FnOnce(&mut [Complex32])) {
         let spare = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut scratch = spare.unwrap_or_default();
-        if scratch.len() < elements {
-            scratch.resize(elements, Complex32::ZERO);
+        if scratch.len() < elements + NEIGHBOURS {
+            scratch.resize(elements + NEIGHBOURS, Complex32::ZERO);
         }
-        work(&mut scratch[..elements]);
+        let skip = scratch.as_ptr().align_offset(size_of::<[Complex32; NEIGHBOURS]>()).min(NEIGHBOURS);
+        work(&mut scratch[skip..skip + elements]);
         if scratch.len() <= SCRATCH {
             self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
         }

@@ -55,7 +55,7 @@ impl Matrix {
 
     /// Elements of the matrix between the steps.
     pub(super) fn between(&self) -> usize {
-        self.columns.n * (self.rows.n + APART)
+        (self.columns.n * (self.rows.n + APART)).next_multiple_of(APART)
     }
 
     /// Elements that every thread needs.
