@@ -7,6 +7,9 @@
 //! The radices go in Gentleman and Sande's order (decimation in frequency), in place; the last one knows where its
 //! frequencies belong. Numbers that fit into the nearest cache are transformed to the end before the next ones.
 //! A transform back is one forward of the conjugates, whose conjugates it gives.
+//!
+//! All that has vectors in it is always inlined into [`Vector::run`], where the compiler may use the instructions. There are
+//! no closures with vectors therefore, which it need not inline.
 
 use std::{f64::consts::TAU, ops::Range};
 
@@ -213,6 +216,7 @@ trait Sink<V: Vector>: Copy {
 struct Room(*mut f32);
 
 impl Room {
+    #[inline(always)]
     fn row<V: Vector>(self, row: usize) -> *mut f32 {
         self.0.wrapping_add(row * 2 * V::LANES)
     }
@@ -481,7 +485,10 @@ unsafe fn fetch<V: Vector>(n: usize, work: &Work<'_>, room: Room, sign: f32) {
         let mut done = 0;
         if whole && line == 2 {
             let source = Columns { at, step, sign: V::splat(sign) };
-            return (0..n).for_each(|row| room.put(row, row, source.get(row)));
+            for row in 0..n {
+                room.put(row, row, source.get(row));
+            }
+            return;
         }
         if whole && step == 2 {
             while done + V::LANES / 2 <= n {
@@ -523,8 +530,7 @@ unsafe fn give<V: Vector>(plan: &Plan, work: &Work<'_>, room: Room, sign: f32) {
         let mut done = 0;
         if work.lanes == V::LANES && step == 2 {
             for places in plan.places.chunks_exact(V::LANES / 2) {
-                let part = |i: usize| room.row::<V>(places[i / 2] as usize).add(i % 2 * V::LANES).cast_const();
-                V::lanes_to_lines(part, at.add(2 * done), line);
+                V::lanes_to_lines(room.0, places, at.add(2 * done), line);
                 done += V::LANES / 2;
             }
         }

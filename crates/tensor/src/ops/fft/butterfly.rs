@@ -46,6 +46,31 @@ fn four<V: Vector>(x: [C<V>; 4]) -> [C<V>; 4] {
     [add(a, c), sub_i(b, d), sub(a, c), add_i(b, d)]
 }
 
+/// `a` turned by an eighth, and by three eighths; `half` is the root of a half.
+#[inline(always)]
+fn eighth<V: Vector>(a: C<V>, half: V) -> C<V> {
+    (a.0.add(a.1).mul(half), a.1.sub(a.0).mul(half))
+}
+
+#[inline(always)]
+fn three_eighths<V: Vector>(a: C<V>, half: V, minus_half: V) -> C<V> {
+    (a.1.sub(a.0).mul(half), a.0.add(a.1).mul(minus_half))
+}
+
+/// `x + a c + b d`; `c` and `d` are real.
+#[inline(always)]
+fn sum_of<V: Vector>(x: C<V>, a: C<V>, c: V, b: C<V>, d: V) -> C<V> {
+    (b.0.mul_add(d, a.0.mul_add(c, x.0)), b.1.mul_add(d, a.1.mul_add(c, x.1)))
+}
+
+/// # Safety
+/// The processor has the instructions of the vector.
+#[inline(always)]
+unsafe fn splat<V: Vector>(value: f64) -> V {
+    // SAFETY: the caller vouches for the processor.
+    unsafe { V::splat(value as f32) }
+}
+
 /// A transform of `R` numbers of every line, forward. `R` is 2, 3, 4, 5, 8 or 16.
 ///
 /// # Safety
@@ -53,13 +78,12 @@ fn four<V: Vector>(x: [C<V>; 4]) -> [C<V>; 4] {
 #[inline(always)]
 pub(super) unsafe fn butterfly<V: Vector, const R: usize>(x: &mut [C<V>; R]) {
     let x = &mut x[..];
-    // SAFETY: the caller vouches for the processor.
-    let splat = |value: f64| unsafe { V::splat(value as f32) };
     match R {
         2 => (x[0], x[1]) = (add(x[0], x[1]), sub(x[0], x[1])),
         3 => {
             let (sum, difference) = (add(x[1], x[2]), sub(x[1], x[2]));
-            let (half, high) = (splat(0.5), splat((TAU / 3.0).sin()));
+            // SAFETY: the caller vouches for the processor.
+            let (half, high): (V, V) = unsafe { (splat(0.5), splat((TAU / 3.0).sin())) };
             let middle = (sum.0.mul_from(half, x[0].0), sum.1.mul_from(half, x[0].1));
             // Minus `i` times the difference, but for the sign of the imaginary part.
             let (plus, minus) = both(middle, (difference.1, difference.0), high);
@@ -68,13 +92,13 @@ pub(super) unsafe fn butterfly<V: Vector, const R: usize>(x: &mut [C<V>; R]) {
         }
         4 => x.copy_from_slice(&four([x[0], x[1], x[2], x[3]])),
         5 => {
-            let (c1, c2) = (splat((TAU / 5.0).cos()), splat((2.0 * TAU / 5.0).cos()));
-            let (s1, s2) = (splat((TAU / 5.0).sin()), splat((2.0 * TAU / 5.0).sin()));
+            let (once, twice) = (TAU / 5.0, 2.0 * TAU / 5.0);
+            // SAFETY: as above.
+            let [c1, c2, s1, s2]: [V; 4] =
+                unsafe { [splat(once.cos()), splat(twice.cos()), splat(once.sin()), splat(twice.sin())] };
             let (a, b) = (add(x[1], x[4]), add(x[2], x[3]));
             let (d, e) = (sub(x[1], x[4]), sub(x[2], x[3]));
-            let even = |x: V, a: V, b: V, c: V, d: V| b.mul_add(d, a.mul_add(c, x));
-            let even1 = (even(x[0].0, a.0, b.0, c1, c2), even(x[0].1, a.1, b.1, c1, c2));
-            let even2 = (even(x[0].0, a.0, b.0, c2, c1), even(x[0].1, a.1, b.1, c2, c1));
+            let (even1, even2) = (sum_of(x[0], a, c1, b, c2), sum_of(x[0], a, c2, b, c1));
             let odd1 = (e.0.mul_add(s2, d.0.mul(s1)), e.1.mul_add(s2, d.1.mul(s1)));
             let odd2 = (e.0.mul_from(s1, d.0.mul(s2)), e.1.mul_from(s1, d.1.mul(s2)));
             x[0] = add(add(x[0], a), b);
@@ -84,7 +108,8 @@ pub(super) unsafe fn butterfly<V: Vector, const R: usize>(x: &mut [C<V>; R]) {
         8 => {
             let even = four([x[0], x[2], x[4], x[6]]);
             let odd = four([x[1], x[3], x[5], x[7]]);
-            let half = splat(FRAC_1_SQRT_2);
+            // SAFETY: as above.
+            let half: V = unsafe { splat(FRAC_1_SQRT_2) };
             (x[0], x[4]) = (add(even[0], odd[0]), sub(even[0], odd[0]));
             (x[1], x[5]) = both(even[1], (odd[1].0.add(odd[1].1), odd[1].1.sub(odd[1].0)), half);
             (x[2], x[6]) = (sub_i(even[2], odd[2]), add_i(even[2], odd[2]));
@@ -94,17 +119,17 @@ pub(super) unsafe fn butterfly<V: Vector, const R: usize>(x: &mut [C<V>; R]) {
         }
         16 => {
             let (cos, sin) = ((TAU / 16.0).cos(), (TAU / 16.0).sin());
-            let (c, s, minus_c, minus_s) = (splat(cos), splat(sin), splat(-cos), splat(-sin));
-            let (half, minus_half) = (splat(FRAC_1_SQRT_2), splat(-FRAC_1_SQRT_2));
-            let second = |a: C<V>| (a.0.add(a.1).mul(half), a.1.sub(a.0).mul(half));
-            let sixth = |a: C<V>| (a.1.sub(a.0).mul(half), a.0.add(a.1).mul(minus_half));
+            // SAFETY: as above.
+            let [c, s, minus_c, minus_s]: [V; 4] = unsafe { [splat(cos), splat(sin), splat(-cos), splat(-sin)] };
+            // SAFETY: as above.
+            let (half, minus_half): (V, V) = unsafe { (splat(FRAC_1_SQRT_2), splat(-FRAC_1_SQRT_2)) };
             let a = four([x[0], x[4], x[8], x[12]]);
             let b = four([x[1], x[5], x[9], x[13]]);
-            let b = [b[0], mul(b[1], (c, minus_s)), second(b[2]), mul(b[3], (s, minus_c))];
+            let b = [b[0], mul(b[1], (c, minus_s)), eighth(b[2], half), mul(b[3], (s, minus_c))];
             let d = four([x[2], x[6], x[10], x[14]]);
-            let d = [d[0], second(d[1]), (d[2].1, d[2].0), sixth(d[3])];
+            let d = [d[0], eighth(d[1], half), (d[2].1, d[2].0), three_eighths(d[3], half, minus_half)];
             let e = four([x[3], x[7], x[11], x[15]]);
-            let e = [e[0], mul(e[1], (s, minus_c)), sixth(e[2]), mul(e[3], (minus_c, s))];
+            let e = [e[0], mul(e[1], (s, minus_c)), three_eighths(e[2], half, minus_half), mul(e[3], (minus_c, s))];
             for p in 0..4 {
                 let (sum, difference) = if p == 2 {
                     // Minus `i` times, but for the sign of the imaginary part.

@@ -40,6 +40,8 @@ const SHORT: std::ops::RangeInclusive<usize> = 32..=256;
 const MATRIX: usize = 512;
 /// and columns across lanes up to here: all of them are in the second cache.
 const COLUMN: usize = 8192;
+/// Elements of a plane that is transformed along both of its axes at once: it is in the second cache.
+const PLANE: usize = 64 * 1024;
 /// Nanoseconds per element and doubling of the length on one thread, roughly.
 const COST: f64 = 0.25;
 
@@ -56,6 +58,8 @@ struct Params {
     inverse: u32,
     /// The number of the tuner's way.
     way: u32,
+    /// How many lines are a plane whose columns are transformed, too. Zero if they are not.
+    plane: u32,
     count: u32,
     from: u32,
     from_step: i32,
@@ -235,6 +239,22 @@ impl Host {
         spec(KernelSpec::new(name).params::<Params>()).cpu(code)
     }
 
+    /// Whether planes of so many lines of length `n` are transformed along both of their axes at once, which goes through
+    /// memory only once.
+    pub(super) fn takes_planes(&self, tensors: &Tensors, plane: usize, n: usize, lines: &Lines) -> bool {
+        let Some(lanes) = Lanes::of(Simd::in_use()) else { return false };
+        let along = ACROSS - 1;
+        let behind = lines.shape[along] as usize == lines.count
+            && [lines.from_step, lines.to_step] == [1; 2]
+            && [lines.from_strides[along], lines.to_strides[along]] == [n as i32; 2];
+        behind
+            && plane >= lanes.count()
+            && n >= lanes.count()
+            && plane * n <= PLANE
+            && [plane, n].into_iter().all(across::fits)
+            && tensors.way(Op::Fft, 0, &[n, lines.count]) == 0
+    }
+
     pub(super) fn launch(&self, tensors: &Tensors, step: &Step<'_>) -> Result<()> {
         let in_place = step.from.same_as(step.to);
         let number = match step.kind {
@@ -257,6 +277,7 @@ impl Host {
             scale: step.scale,
             inverse: u32::from(step.kind == Kind::Inverse),
             way: way as u32,
+            plane: step.plane as u32,
             count: count as u32,
             from,
             from_step,
@@ -370,8 +391,6 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
     let n = params.n as usize;
     let kind = if params.inverse == 1 { Kind::Inverse } else { Kind::Forward };
     let inverse = kind == Kind::Inverse;
-    let how = How::of(&params, launch.threads().count(), Lanes::of(Simd::in_use()));
-    let plan = kept.plan((kind, n, how));
     let (from, to, lens) = if in_place {
         let all = launch.output::<Complex32>(0);
         let base = all.as_mut_ptr();
@@ -382,6 +401,11 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
     };
     params.check(n, lens[0], n, lens[1]);
     let (from, to) = (Shared(from.cast_mut()), Shared(to));
+    if let (1.., Some(lanes)) = (params.plane, Lanes::of(Simd::in_use())) {
+        return planes(launch, kept, &params, lanes, (&from, &to));
+    }
+    let how = How::of(&params, launch.threads().count(), Lanes::of(Simd::in_use()));
+    let plan = kept.plan((kind, n, how));
     let (from_step, to_step) = (params.from_step as isize, params.to_step as isize);
     let needed = plan.scratch();
     let plan = match plan {
@@ -477,6 +501,34 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
                 unsafe {
                     scatter(rows, pitch, to.0.offset(block.to), block.to_line, to_step, block.lines, n);
                 }
+            }
+        });
+    });
+}
+
+/// Planes that lie one behind the other: lines, then columns where they lie.
+fn planes(
+    launch: &Launched<'_>,
+    kept: &Kept,
+    params: &Params,
+    lanes: Lanes,
+    (from, to): (&Shared<Complex32>, &Shared<Complex32>),
+) {
+    let (n, plane) = (params.n as usize, params.plane as usize);
+    let kind = if params.inverse == 1 { Kind::Inverse } else { Kind::Forward };
+    let plans = [n, plane].map(|n| kept.plan((kind, n, How::Across(lanes))));
+    let [Plan::Across(rows, _), Plan::Across(columns, _)] = plans else { return };
+    // The scale is that of both axes.
+    let rows_params = Params { scale: 1.0, ..*params };
+    let columns_params = Params { from_step: n as i32, to_step: n as i32, ..*params };
+    params.for_each(launch, plane, params.count as usize / plane, |block| {
+        let beside = Block { lines: n, from: block.to, from_line: 1, to: block.to, to_line: 1 };
+        kept.with_scratch(lanes.room(n.max(plane)), |room| {
+            // SAFETY: the lines were found inside, one behind the other, and a plane's are this task's alone. Its columns
+            // are its lines.
+            unsafe {
+                lines_across(&rows, lanes, &rows_params, (from, to), block, room);
+                lines_across(&columns, lanes, &columns_params, (to, to), &beside, room);
             }
         });
     });

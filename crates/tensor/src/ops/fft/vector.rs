@@ -39,11 +39,11 @@ pub(super) trait Vector: Copy {
     /// # Safety
     /// They can be read, lines being `line` apart, and all those vectors can be written.
     unsafe fn lines_to_lanes(from: *const f32, line: isize, to: *mut f32);
-    /// The other way round: numbers from wherever `at` says.
+    /// The other way round. Numbers are pairs, whose places are numbered; there is a place for every two lanes.
     ///
     /// # Safety
     /// Likewise.
-    unsafe fn lanes_to_lines(at: impl Fn(usize) -> *const f32, to: *mut f32, line: isize);
+    unsafe fn lanes_to_lines(from: *const f32, places: &[u32], to: *mut f32, line: isize);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -150,13 +150,14 @@ mod x86 {
             unsafe {
                 for quarter in 0..4 {
                     // A quarter of a line at a time; lines that are four apart share a vector.
-                    let part = |l: isize| _mm_loadu_ps(from.offset(l * line).add(4 * quarter));
-                    let q = [0, 1, 2, 3].map(|l| {
-                        let all = _mm512_castps128_ps512(part(l));
-                        let all = _mm512_mask_broadcast_f32x4(all, 0x00f0, part(l + 4));
-                        let all = _mm512_mask_broadcast_f32x4(all, 0x0f00, part(l + 8));
-                        _mm512_mask_broadcast_f32x4(all, 0xf000, part(l + 12))
-                    });
+                    let mut q = [_mm512_setzero_ps(); 4];
+                    for (l, q) in q.iter_mut().enumerate() {
+                        let at = from.offset(l as isize * line).add(4 * quarter);
+                        let all = _mm512_castps128_ps512(_mm_loadu_ps(at));
+                        let all = _mm512_mask_broadcast_f32x4(all, 0x00f0, _mm_loadu_ps(at.offset(4 * line)));
+                        let all = _mm512_mask_broadcast_f32x4(all, 0x0f00, _mm_loadu_ps(at.offset(8 * line)));
+                        *q = _mm512_mask_broadcast_f32x4(all, 0xf000, _mm_loadu_ps(at.offset(12 * line)));
+                    }
                     let (a, b) = (_mm512_unpacklo_ps(q[0], q[1]), _mm512_unpackhi_ps(q[0], q[1]));
                     let (c, d) = (_mm512_unpacklo_ps(q[2], q[3]), _mm512_unpackhi_ps(q[2], q[3]));
                     let (a, b, c, d) =
@@ -171,13 +172,14 @@ mod x86 {
             }
         }
         #[inline(always)]
-        unsafe fn lanes_to_lines(at: impl Fn(usize) -> *const f32, to: *mut f32, line: isize) {
+        unsafe fn lanes_to_lines(from: *const f32, places: &[u32], to: *mut f32, line: isize) {
             // SAFETY: the caller vouches for what is read and written, and for the processor.
             unsafe {
                 let mut t = [_mm512_setzero_ps(); 16];
                 // Quarters are turned, then they find their lines.
                 for q in 0..4 {
-                    let v = [0, 1, 2, 3].map(|i| _mm512_loadu_ps(at(4 * q + i)));
+                    let (a, b) = (from.add(places[2 * q] as usize * 32), from.add(places[2 * q + 1] as usize * 32));
+                    let v = [_mm512_loadu_ps(a), _mm512_loadu_ps(a.add(16)), _mm512_loadu_ps(b), _mm512_loadu_ps(b.add(16))];
                     let (a, b) = (_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
                     let (c, d) = (_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
                     let (a, b, c, d) =
@@ -227,10 +229,12 @@ mod x86 {
             unsafe {
                 for half in 0..2 {
                     // Lines that are four apart share a vector.
-                    let v = [0, 1, 2, 3].map(|l| {
-                        let at = from.offset(l * line).add(4 * half);
-                        _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(_mm_loadu_ps(at)), _mm_loadu_ps(at.offset(4 * line)))
-                    });
+                    let mut v = [_mm256_setzero_ps(); 4];
+                    for (l, v) in v.iter_mut().enumerate() {
+                        let at = from.offset(l as isize * line).add(4 * half);
+                        let low = _mm256_castps128_ps256(_mm_loadu_ps(at));
+                        *v = _mm256_insertf128_ps::<1>(low, _mm_loadu_ps(at.offset(4 * line)));
+                    }
                     for (i, row) in turned(v).into_iter().enumerate() {
                         _mm256_storeu_ps(to.add((4 * half + i) * 8), row);
                     }
@@ -238,11 +242,12 @@ mod x86 {
             }
         }
         #[inline(always)]
-        unsafe fn lanes_to_lines(at: impl Fn(usize) -> *const f32, to: *mut f32, line: isize) {
+        unsafe fn lanes_to_lines(from: *const f32, places: &[u32], to: *mut f32, line: isize) {
             // SAFETY: the caller vouches for what is read and written, and for the processor.
             unsafe {
                 for half in 0..2 {
-                    let v = [0, 1, 2, 3].map(|i| _mm256_loadu_ps(at(4 * half + i)));
+                    let (a, b) = (from.add(places[2 * half] as usize * 16), from.add(places[2 * half + 1] as usize * 16));
+                    let v = [_mm256_loadu_ps(a), _mm256_loadu_ps(a.add(8)), _mm256_loadu_ps(b), _mm256_loadu_ps(b.add(8))];
                     for (i, row) in turned(v).into_iter().enumerate() {
                         let to = to.offset(i as isize * line).add(4 * half);
                         _mm_storeu_ps(to, _mm256_castps256_ps128(row));
@@ -264,8 +269,12 @@ mod x86 {
             let (a, b) = (_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
             let (c, d) = (_mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3]));
             let (a, b, c, d) = (_mm256_castps_pd(a), _mm256_castps_pd(b), _mm256_castps_pd(c), _mm256_castps_pd(d));
-            let rows = [_mm256_unpacklo_pd(a, c), _mm256_unpackhi_pd(a, c), _mm256_unpacklo_pd(b, d), _mm256_unpackhi_pd(b, d)];
-            rows.map(|row| _mm256_castpd_ps(row))
+            [
+                _mm256_castpd_ps(_mm256_unpacklo_pd(a, c)),
+                _mm256_castpd_ps(_mm256_unpackhi_pd(a, c)),
+                _mm256_castpd_ps(_mm256_unpacklo_pd(b, d)),
+                _mm256_castpd_ps(_mm256_unpackhi_pd(b, d)),
+            ]
         }
     }
 }
