@@ -192,7 +192,7 @@ fn long_lines_agree_with_the_same_numbers_along_two_axes() {
         let flipped = line.flip(0).unwrap().fft(0, Norm::Backward).unwrap();
         let reversed: Vec<_> = x.iter().rev().copied().collect();
         let straight = tensors.from_slice(&reversed, &[n]).unwrap().fft(0, Norm::Backward).unwrap();
-        assert_eq!(flipped.to_vec::<Complex32>().unwrap(), straight.to_vec::<Complex32>().unwrap());
+        close("a long fft of a flipped line", n, &values(&flipped), &values(&straight));
     }
 }
 
@@ -262,6 +262,27 @@ fn several_axes_are_one_after_the_other() {
         close("ifft2", 96, &values(&two.ifft2(Norm::Backward).unwrap()), &wide(&x));
         // The input is as it was: only what is in between is written in place.
         assert_eq!(t.to_vec::<Complex32>().unwrap(), x);
+    }
+}
+
+#[test]
+fn neighbours_are_transformed_together_however_many_there_are() {
+    for tensors in places() {
+        for shape in [[40, 64], [64, 37], [33, 100], [7, 1000], [600, 9], [256, 16]] {
+            let x = complex_noise(shape[0] * shape[1], 5);
+            let t = tensors.from_slice(&x, &shape).unwrap();
+            let turned = t.t().unwrap();
+            for (axis, inverse) in [(0, false), (1, false), (0, true), (1, true)] {
+                let fft = |t: &Tensor, axis: usize| {
+                    let axis = axis as isize;
+                    if inverse { t.ifft(axis, Norm::Ortho).unwrap() } else { t.fft(axis, Norm::Ortho).unwrap() }
+                };
+                let want = dft_along(&wide(&x), &shape, axis, inverse, Norm::Ortho);
+                close("fft", shape[axis], &values(&fft(&t, axis)), &want);
+                // From rows to columns, and from columns to rows.
+                close("fft of a view", shape[axis], &values(&fft(&turned, 1 - axis).t().unwrap()), &want);
+            }
+        }
     }
 }
 
@@ -402,6 +423,25 @@ fn the_cpu_takes_one_launch_for_every_axis() {
     let x = tensors.full(&[8, 9, 11], Complex32::ONE).unwrap();
     assert_eq!(commands(tensors, || x.fftn(&[0, 1, 2], Norm::Backward).unwrap()), (3, 0));
     assert_eq!(commands(tensors, || x.real().unwrap().rfft2(Norm::Backward).unwrap()), (2, 0));
+}
+
+#[test]
+fn planes_are_transformed_along_both_axes_at_once() {
+    for tensors in places() {
+        for shape in [[3, 24, 40], [2, 33, 18], [1, 64, 16]] {
+            let x = complex_noise(shape.iter().product(), 9);
+            let t = tensors.from_slice(&x, &shape).unwrap();
+            for inverse in [false, true] {
+                let fft = |t: &Tensor| if inverse { t.ifft2(Norm::Backward) } else { t.fft2(Norm::Backward) }.unwrap();
+                let along = |x: &[C], axis| dft_along(x, &shape, axis, inverse, Norm::Backward);
+                let want = along(&along(&wide(&x), 2), 1);
+                close("fft2", shape[1] * shape[2], &values(&fft(&t)), &want);
+                // Of views whose planes do not lie one behind the other it is the same.
+                let turned = t.transpose(1, 2).unwrap();
+                close("of a view", shape[1] * shape[2], &values(&fft(&turned).transpose(1, 2).unwrap()), &want);
+            }
+        }
+    }
 }
 
 #[test]

@@ -2,14 +2,22 @@
 //!
 //! Conventions are NumPy's: the forward transform has the minus in the exponent, a [`Norm`] says which direction is
 //! divided by the length, and the real forms have the first `n / 2 + 1` of the `n` frequencies, as the others are their
-//! mirror images. On the CPU `rustfft` and `realfft` transform lines, on all threads; see `cpu.rs`. On other devices the
-//! kernels are ours; see `gpu.rs`.
+//! mirror images. On the CPU lines are transformed on all threads, neighbours in the lanes of vectors (`across.rs`) where
+//! that is faster than one by one with `rustfft` and `realfft`; see `cpu.rs`. On other devices the kernels are ours; see
+//! `gpu.rs`.
 
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vectors for other processors"))]
+mod across;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vectors for other processors"))]
+mod butterfly;
 mod cpu;
 mod gpu;
 mod long;
+mod matrix;
 mod plan;
 mod strips;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vectors for other processors"))]
+mod vector;
 
 use millrace_core::Buffer;
 
@@ -136,6 +144,29 @@ struct Step<'a> {
     from: &'a Buffer,
     to: &'a Buffer,
     lines: Lines,
+    /// How many lines are a plane whose columns are transformed, too, after them. Zero if they are not.
+    plane: usize,
+}
+
+/// Transforms planes along the last two axes at once where that is faster, with the scale of both.
+fn planes(x: &Tensor, kind: Kind, scale: f32) -> Result<Option<Tensor>> {
+    let (tensors, shape) = (x.tensors(), x.shaped());
+    let rank = shape.len();
+    if tensors.is_bounded() || rank < 2 {
+        return Ok(None);
+    }
+    let (plane, n) = (shape[rank - 2], shape[rank - 1]);
+    let to = Layout::contiguous(shape);
+    let host = &tensors.fft().host;
+    let Some(lines) = Lines::new(x.layout(), &to, rank - 1).filter(|lines| host.takes_planes(tensors, plane, n, lines))
+    else {
+        return Ok(None);
+    };
+    let out = tensors.output(kind.gives(), shape)?;
+    if let (Some(from), Some(to)) = (x.buffer(), out.buffer()) {
+        host.launch(tensors, &Step { kind, n, scale, from, to, lines, plane })?;
+    }
+    Ok(Some(out))
 }
 
 /// Transforms lines of length `n` along `axis` of `x`. `mine` says that nobody else has the elements of `x`.
@@ -151,7 +182,7 @@ fn along(op: &'static str, x: Tensor, axis: usize, kind: Kind, n: usize, scale: 
     if !bounded && mine && kind.takes() == kind.gives() {
         // Where it lies: less memory to go through.
         if let (Some(buffer), Some(lines)) = (x.buffer(), Lines::new(x.layout(), x.layout(), axis)) {
-            tensors.fft().host.launch(&tensors, &Step { kind, n, scale, from: buffer, to: buffer, lines })?;
+            tensors.fft().host.launch(&tensors, &Step { kind, n, scale, from: buffer, to: buffer, lines, plane: 0 })?;
             return Ok(x);
         }
     }
@@ -166,7 +197,7 @@ fn along(op: &'static str, x: Tensor, axis: usize, kind: Kind, n: usize, scale: 
         }
     };
     if let (Some(from), Some(lines)) = (x.buffer(), lines) {
-        let step = Step { kind, n, scale, from, to, lines };
+        let step = Step { kind, n, scale, from, to, lines, plane: 0 };
         if bounded { gpu::launch(&x, &out, axis, &step)? } else { tensors.fft().host.launch(&tensors, &step)? }
     }
     Ok(out)
@@ -194,10 +225,17 @@ fn checked(op: &'static str, x: &Tensor, kind: Kind, axes: &[isize]) -> Result<V
 /// Complex transforms along all axes, the last one first.
 fn complex(op: &'static str, x: &Tensor, axes: &[isize], norm: Norm, kind: Kind) -> Result<Tensor> {
     let axes = checked(op, x, kind, axes)?;
-    let (mut y, mut mine) = (x.clone(), false);
-    for &axis in axes.iter().rev() {
+    let scale = |axis: usize| norm.scale(x.shape()[axis], kind == Kind::Inverse);
+    let (mut y, mut mine, mut rest) = (x.clone(), false, &axes[..]);
+    if let [others @ .., a, b] = &axes[..]
+        && [a + 2, b + 1] == [x.shape().len(); 2]
+        && let Some(done) = planes(x, kind, scale(*a) * scale(*b))?
+    {
+        (y, mine, rest) = (done, true, others);
+    }
+    for &axis in rest.iter().rev() {
         let n = y.shape()[axis];
-        (y, mine) = (along(op, y, axis, kind, n, norm.scale(n, kind == Kind::Inverse), mine)?, true);
+        (y, mine) = (along(op, y, axis, kind, n, scale(axis), mine)?, true);
     }
     watch(x, kind, &axes, 0, norm, &y);
     Ok(y)
