@@ -1,6 +1,10 @@
 //! How a kernel comes to live on a device: one engine per kind of device.
 
-use std::{any::Any, sync::Arc};
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Weak},
+};
 
 use millrace_core::{Device, DeviceKind, Dim3, Priority};
 
@@ -8,11 +12,11 @@ use crate::{
     Error, InUse, LaunchOptions, Mode, Result, WaitPolicy,
     gpu::Gpu,
     handler::Behaviour,
-    journal::Positions,
-    kernel::Kernel,
+    journal::{Journal, Positions},
+    kernel::{Kernel, text_of},
     layout::{MessageLayout, RegionLayout},
     links::Links,
-    port::Port,
+    port::{Port, Remains, lock},
     region::Region,
     workers::Residency,
 };
@@ -58,10 +62,12 @@ pub(crate) struct Launched {
 pub(crate) trait Recovery: Send + Sync {
     /// The state to go on with: that of the last checkpoint, or the first.
     fn state(&self) -> Vec<u8>;
-    /// Launches the kernel anew.
-    fn relaunch(&self, device: &Device, plan: &Plan<'_>) -> Result<Launched>;
+    /// Launches the kernel anew, with the links that it had.
+    fn relaunch(&self, device: &Device, plan: &Plan<'_>, links: Arc<Links>) -> Result<Launched>;
     /// How far the lost one got in its rings, answers included.
     fn reached(&self) -> Positions;
+    /// The kernel that was launched failed before it had all that it was to be sent again.
+    fn take_back(&self, failed: &Port, reached: Positions);
 }
 
 /// Makes handlers resident on devices of one kind.
@@ -101,12 +107,59 @@ impl Engine for Cpu {
         if options.priority == Priority::Low && options.wait == WaitPolicy::Spin {
             return unsupported("a low priority with a worker that never sleeps", "low kernels share their workers");
         }
-        let residency = device.attachment::<Residency>();
-        let region = Region::host(plan.layout.words())?;
-        let port = Arc::new(Port::new(region, plan.layout, residency.clock.clone(), device.timeout())?);
-        let links = Arc::new(Links::default());
-        residency.start(Kernel::new(port.clone(), links.clone(), behaviour, options), options)?;
-        let residency = InUse { mode: Mode::Threads, why: "the device is the processor".into() };
-        Ok(Launched { port, links, residency, recovery: None, keep: None })
+        start(device, plan, behaviour, Arc::default())
+    }
+}
+
+/// Lets a kernel live on threads of the process.
+fn start(device: &Device, plan: &Plan<'_>, behaviour: Box<dyn Behaviour>, links: Arc<Links>) -> Result<Launched> {
+    let residency = device.attachment::<Residency>();
+    let region = Region::host(plan.layout.words())?;
+    let port = Arc::new(Port::new(region, plan.layout, residency.clock.clone(), device.timeout())?);
+    if plan.options.checkpoint_every.is_some() {
+        let saved = Arc::downgrade(&port);
+        let _ = port.journal.set(Journal::new(move || lock(&saved.upgrade()?.saved).as_ref().map(|s| s.positions)));
+    }
+    residency.start(Kernel::new(port.clone(), links.clone(), behaviour, plan.options), plan.options)?;
+    let residency = InUse { mode: Mode::Threads, why: "the device is the processor".into() };
+    let recovery = Fallen { port: Arc::downgrade(&port), first: plan.state.to_vec() };
+    Ok(Launched { port, links, residency, recovery: Some(Box::new(recovery)), keep: None })
+}
+
+/// A kernel of the processor that failed: its handler, which is put in order and goes on.
+struct Fallen {
+    port: Weak<Port>,
+    first: Vec<u8>,
+}
+
+impl Recovery for Fallen {
+    fn state(&self) -> Vec<u8> {
+        let saved = self.port.upgrade().and_then(|port| port.saved());
+        saved.map_or_else(|| self.first.clone(), |saved| saved.state)
+    }
+
+    fn relaunch(&self, device: &Device, plan: &Plan<'_>, links: Arc<Links>) -> Result<Launched> {
+        if device.info().kind != DeviceKind::Cpu {
+            let (what, device) = ("recovery of a kernel of the processor", device.info().id.as_str().into());
+            return Err(Error::Unsupported { what, device, why: "its handler is Rust" });
+        }
+        let remains = self.port.upgrade().and_then(|port| lock(&port.remains).take());
+        let Some(Remains { mut behaviour, .. }) = remains else { return Err(Error::NoPayload) };
+        let restarted = catch_unwind(AssertUnwindSafe(|| behaviour.restart(Some(plan.state))));
+        if let Err(panic) = restarted {
+            return Err(Error::Panicked(text_of(panic)));
+        }
+        start(device, plan, behaviour, links)
+    }
+
+    fn reached(&self) -> Positions {
+        let port = self.port.upgrade();
+        port.and_then(|port| lock(&port.remains).as_ref().map(|remains| remains.reached)).unwrap_or([0; 2])
+    }
+
+    fn take_back(&self, failed: &Port, reached: Positions) {
+        if let (Some(port), Some(Remains { behaviour, .. })) = (self.port.upgrade(), lock(&failed.remains).take()) {
+            *lock(&port.remains) = Some(Remains { behaviour, reached });
+        }
     }
 }

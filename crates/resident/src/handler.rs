@@ -166,6 +166,11 @@ impl Outbox<'_> {
         })
     }
 
+    /// Whether the answer can be built in the slot.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.slot.is_some() && self.emissions.is_empty()
+    }
+
     /// Lets `write` build the answer: in the slot, or where it waits for those that have to be sent before it.
     #[inline(always)]
     pub(crate) fn answer_with(

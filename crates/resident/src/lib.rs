@@ -24,6 +24,7 @@
 extern crate self as millrace_resident;
 
 mod archive;
+mod carry;
 mod clock;
 mod engine;
 mod error;
@@ -45,6 +46,7 @@ mod sync;
 mod workers;
 
 pub use archive::{Archivable, Archive, ArchivedHandler, ArchivedResident};
+pub use carry::{Becomes, Carried, Linkable};
 pub use clock::{Clock, Moment};
 pub use error::{Error, Refused, Result};
 pub use handler::{Handler, Scope};

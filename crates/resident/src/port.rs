@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{Ordering, fence},
+        atomic::{AtomicBool, Ordering, fence},
     },
     task::{Poll, Waker},
     time::{Duration, Instant},
@@ -18,7 +18,8 @@ use rkyv::util::AlignedVec;
 
 use crate::{
     Clock, Command, Error, Moment, Result, Status, Telemetry,
-    journal::{Entry, Journal},
+    handler::Behaviour,
+    journal::{Entry, Journal, Positions},
     layout::{HEADER, RegionLayout, flags, slot},
     region::{Region, Rings},
     replies::Replies,
@@ -108,6 +109,15 @@ pub(crate) struct Saved {
     pub(crate) state: Vec<u8>,
     pub(crate) handled: u64,
     pub(crate) clock: Moment,
+    /// Where the rings were.
+    pub(crate) positions: Positions,
+}
+
+/// What is left of a kernel that failed and may come back.
+pub(crate) struct Remains {
+    pub(crate) behaviour: Box<dyn Behaviour>,
+    /// How far it got in its rings; those up to there were answered, also the one that it failed with.
+    pub(crate) reached: Positions,
 }
 
 /// Reads the last checkpoint where a device made it.
@@ -174,6 +184,12 @@ pub(crate) struct Port {
     pub(crate) saved_at: OnceLock<SavedAt>,
     /// What was sent since, if it may have to be sent again.
     pub(crate) journal: OnceLock<Journal>,
+    /// Its handler, once it has failed, if it may come back.
+    pub(crate) remains: Mutex<Option<Remains>>,
+    /// What it is now, after it was lost and came back.
+    pub(crate) successor: OnceLock<Arc<Port>>,
+    /// Its handle was dropped.
+    abandoned: AtomicBool,
     /// Why it failed.
     reason: Mutex<Option<Arc<str>>>,
     /// Held while the host's line of the control block changes.
@@ -207,6 +223,9 @@ impl Port {
             saved: Mutex::default(),
             saved_at: OnceLock::new(),
             journal: OnceLock::new(),
+            remains: Mutex::default(),
+            successor: OnceLock::new(),
+            abandoned: AtomicBool::new(false),
             reason: Mutex::default(),
             steering: Mutex::default(),
             clock,
@@ -268,8 +287,10 @@ impl Port {
                 let bytes = unsafe { std::slice::from_raw_parts(self.port.region.payload(at), length) }.to_vec();
                 let (high, number) = ((header.id - 1) & 1 == 1, (header.id - 1) >> 1);
                 let (kind, clock, ask) = (header.kind, header.clock, header.is_ask());
+                let attached = header.flags & flags::ATTACHED != 0;
+                let attachment = attached.then(|| lock(&self.port.attached).get(&header.id).cloned()).flatten();
                 if header.flags & flags::VOID == 0 {
-                    journal.note(Entry { high, number, kind, clock, bytes, ask });
+                    journal.note(Entry { high, number, kind, clock, bytes, attachment, ask });
                 }
             }
         }
@@ -381,6 +402,11 @@ impl Port {
         self.close();
     }
 
+    /// Whether it has failed, or is about to.
+    pub(crate) fn is_failing(&self) -> bool {
+        lock(&self.reason).is_some()
+    }
+
     /// For the kernel's side: how it is from now on.
     pub(crate) fn set_status(&self, status: Status) {
         if status.is_ended() {
@@ -402,6 +428,25 @@ impl Port {
             Status::Launched | Status::Active | Status::Paused => Error::Ended(Status::Draining),
             status => Error::Ended(status),
         }
+    }
+
+    /// Nobody has its handle any more: those who wait for it to come back need not.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+        self.room.ring();
+    }
+
+    /// Of a kernel that takes nothing any more: whether it may be recovered.
+    pub(crate) fn can_return(&self) -> bool {
+        let told = Command::from_word(self.region.control().command.load(Ordering::Acquire));
+        let ending = matches!(told, Some(Command::Drain | Command::Terminate));
+        self.journal.get().is_some() && !ending && !self.abandoned.load(Ordering::Acquire)
+    }
+
+    /// The kernel came back: whoever is linked to it goes on with the new one.
+    pub(crate) fn succeed(&self, by: &Arc<Self>) {
+        let _ = self.successor.set(by.clone());
+        self.room.ring();
     }
 
     /// Takes no more messages. Says where the rings end.

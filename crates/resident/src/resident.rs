@@ -166,7 +166,7 @@ pub(crate) fn restored<S: Message>(options: &LaunchOptions) -> Result<Option<S>>
 }
 
 /// What handles of kernels have in common, whatever their messages are.
-pub(crate) struct Base {
+pub struct Base {
     pub(crate) device: Device,
     pub(crate) port: Arc<Port>,
     pub(crate) links: Arc<Links>,
@@ -230,6 +230,7 @@ impl Base {
 
 impl Drop for Base {
     fn drop(&mut self) {
+        self.port.abandon();
         self.port.tell(Command::Terminate);
     }
 }
@@ -493,33 +494,12 @@ impl<H: Handler> Resident<H> {
     pub async fn receive_async(&self) -> Result<H::Reply> {
         on_bell(&self.port().mail, || look_for_any(self.port(), &decode::<H::Reply>)).await
     }
-
-    /// The state between two messages. The kernel may be paused; it makes the copy itself.
-    pub fn checkpoint(&self) -> Result<Checkpoint<H::State>> {
-        let number = self.port().want_checkpoint();
-        self.port().wait_for_mail(None, || self.port().is_checkpointed(number))?;
-        self.last_checkpoint().unwrap_or(Err(Error::NoPayload))
-    }
-
-    /// [`Self::checkpoint`] for tasks.
-    pub async fn checkpoint_async(&self) -> Result<Checkpoint<H::State>> {
-        let number = self.port().want_checkpoint();
-        on_bell(&self.port().mail, || self.port().is_checkpointed(number)).await?;
-        self.last_checkpoint().unwrap_or(Err(Error::NoPayload))
-    }
-
-    /// The last checkpoint that was made, also of a kernel that has failed since.
-    pub fn last_checkpoint(&self) -> Option<Result<Checkpoint<H::State>>> {
-        let saved = self.port().saved()?;
-        let (handled, clock) = (saved.handled, saved.clock);
-        Some(H::State::read_from(&saved.state).map(|state| Checkpoint { state, handled, clock }))
-    }
 }
 
 /// The lifecycle, for every kind of handle.
 macro_rules! lifecycle {
-    ($(<$($generic:ident: $bound:path)?>)? for $type:ty) => {
-        impl<$($($generic: $bound)?)?> $type {
+    (<H: $bound:path> for $type:ty) => {
+        impl<H: $bound> $type {
             /// Lets it handle messages.
             pub fn activate(&self) -> Result<()> {
                 self.base.port.steer(Command::Activate)
@@ -560,6 +540,28 @@ macro_rules! lifecycle {
                 self.base.port.steer_async(Command::Terminate).await
             }
 
+            /// The state between two messages. The kernel may be paused; it makes the copy itself.
+            pub fn checkpoint(&self) -> Result<$crate::Checkpoint<H::State>> {
+                let (port, number) = (&self.base.port, self.base.port.want_checkpoint());
+                port.wait_for_mail(None, || port.is_checkpointed(number))?;
+                self.last_checkpoint().unwrap_or(Err($crate::Error::NoPayload))
+            }
+
+            /// [`Self::checkpoint`] for tasks.
+            pub async fn checkpoint_async(&self) -> Result<$crate::Checkpoint<H::State>> {
+                let (port, number) = (&self.base.port, self.base.port.want_checkpoint());
+                on_bell(&port.mail, || port.is_checkpointed(number)).await?;
+                self.last_checkpoint().unwrap_or(Err($crate::Error::NoPayload))
+            }
+
+            /// The last checkpoint that was made, also of a kernel that has failed since.
+            pub fn last_checkpoint(&self) -> Option<Result<$crate::Checkpoint<H::State>>> {
+                let saved = self.base.port.saved()?;
+                let (handled, clock) = (saved.handled, saved.clock);
+                let state = <H::State as $crate::Message>::read_from(&saved.state);
+                Some(state.map(|state| $crate::Checkpoint { state, handled, clock }))
+            }
+
             /// How it is.
             #[inline]
             pub fn status(&self) -> Status {
@@ -598,7 +600,7 @@ macro_rules! lifecycle {
             }
         }
 
-        impl<$($($generic: $bound)?)?> std::fmt::Debug for $type {
+        impl<H: $bound> std::fmt::Debug for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_struct("Resident")
                     .field("device", &self.base.device)

@@ -7,10 +7,10 @@ use std::{sync::Arc, task::Waker};
 use millrace_ring::Seat;
 
 use crate::{
+    carry::Letter,
     links::Link,
-    port::{Head, Outgoing, Port},
+    port::Port,
     replies::{Looked, Wanted},
-    slots::Refusal,
 };
 
 /// What one kernel sends to others that its device cannot reach.
@@ -18,12 +18,11 @@ use crate::{
 pub(super) struct Forwarder {
     links: Vec<Arc<Link>>,
     pending: Option<Pending>,
-    seats: Vec<(Arc<Link>, Seat)>,
+    seats: Vec<(Arc<Port>, Seat)>,
 }
 
 struct Pending {
-    head: Head,
-    bytes: Vec<u8>,
+    letter: Letter,
     to: Vec<Arc<Link>>,
 }
 
@@ -38,30 +37,25 @@ impl Forwarder {
         loop {
             if self.pending.is_none() && !self.links.is_empty() {
                 let found = port.look(Wanted::Any, &mut |header, bytes, _| {
-                    let head = Head { high: false, kind: header.kind, flags: 0, clock: header.clock, buffer: (0, 0) };
+                    let (kind, clock, bytes) = (header.kind, header.clock, bytes.to_vec());
                     let failed = header.flags & crate::layout::flags::FAILED != 0;
-                    (head, bytes.to_vec(), failed)
+                    (Letter { kind, clock, bytes, attachment: None }, failed)
                 });
                 // A message that failed has no answer.
-                let Looked::Found((head, bytes, failed)) = found else { return any };
+                let Looked::Found((letter, failed)) = found else { return any };
                 any = true;
-                self.pending = (!failed).then(|| Pending { head, bytes, to: self.links.clone() });
+                self.pending = (!failed).then(|| Pending { letter, to: self.links.clone() });
             }
-            let Some(Pending { head, bytes, to }) = &mut self.pending else {
+            let Some(Pending { letter, to }) = &mut self.pending else {
                 if self.links.is_empty() {
                     return any;
                 }
                 continue;
             };
             to.retain(|link| {
-                let head = Head { high: link.high, ..*head };
-                match link.to.inject(&mut Outgoing { head, bytes, attachment: &mut None }) {
-                    Err(Refusal::Full) if !link.lossy => return true,
-                    Ok(_) => {}
-                    Err(_) => link.count_dropped(),
-                }
-                any = true;
-                false
+                let waits = link.deliver_or_drop(letter).is_none();
+                any |= !waits;
+                waits
             });
             if !to.is_empty() {
                 return any;
@@ -79,15 +73,15 @@ impl Forwarder {
     pub(super) fn register(&mut self, waker: &Waker) {
         self.unregister();
         for link in self.pending.iter().flat_map(|pending| &pending.to) {
-            let mut seat = Seat::default();
-            link.to.room.register(&mut seat, waker);
-            self.seats.push((link.clone(), seat));
+            let (to, mut seat) = (link.to(), Seat::default());
+            to.room.register(&mut seat, waker);
+            self.seats.push((to, seat));
         }
     }
 
     pub(super) fn unregister(&mut self) {
-        for (link, mut seat) in self.seats.drain(..) {
-            link.to.room.unregister(&mut seat);
+        for (to, mut seat) in self.seats.drain(..) {
+            to.room.unregister(&mut seat);
         }
     }
 }

@@ -117,7 +117,8 @@ impl Tenant {
         }
         // Another kernel that has no room makes its own, or nobody can.
         let room = |link: &Arc<Link>| {
-            let to = tenants.iter().find(|tenant| Arc::ptr_eq(&tenant.port, &link.to));
+            let port = link.to();
+            let to = tenants.iter().find(|tenant| Arc::ptr_eq(&tenant.port, &port));
             link.lossy
                 || to.is_none_or(|to| {
                     let at = to.piece.own;
@@ -456,8 +457,11 @@ impl Keeper {
         for tenant in &mut self.tenants {
             tenant.linked.clear();
             let links = tenant.links.all();
-            let there: Option<Vec<usize>> =
-                links.iter().map(|link| ports.iter().position(|port| Arc::ptr_eq(port, &link.to))).collect();
+            let place = |link: &Arc<Link>| {
+                let to = link.to();
+                ports.iter().position(|port| Arc::ptr_eq(port, &to)).filter(|_| link.is_direct())
+            };
+            let there: Option<Vec<usize>> = links.iter().map(place).collect();
             // All of them by one way, so that everybody gets them in the same order.
             let Some(there) = there.filter(|there| there.len() <= MOST_LINKS) else {
                 tenant.forwarder.set_links(links.to_vec());

@@ -88,12 +88,12 @@ pub(crate) struct Gpu;
 
 impl Engine for Gpu {
     fn launch(&self, device: &Device, plan: &Plan<'_>, _: Box<dyn Behaviour>) -> Result<Launched> {
-        self.settle(device, plan)
+        self.settle(device, plan, Arc::default())
     }
 }
 
 impl Gpu {
-    fn settle(&self, device: &Device, plan: &Plan<'_>) -> Result<Launched> {
+    fn settle(&self, device: &Device, plan: &Plan<'_>, links: Arc<Links>) -> Result<Launched> {
         let options = plan.options;
         let id = || Arc::from(device.info().id.as_str());
         let unsupported = |what, why| Err(Error::Unsupported { what, device: id(), why });
@@ -131,7 +131,6 @@ impl Gpu {
             port.region.word(at + slot::TYPE).store(types.reply.id, Ordering::Release);
             port.region.word(at + slot::LENGTH).store(types.reply.size as u32, Ordering::Release);
         }
-        let links = Arc::new(Links::default());
         let _ = port.saved_at.set({
             let (arena, own, saved, bytes) = (Arc::downgrade(arena), piece.own, piece.saved, plan.state.len());
             Box::new(move || read_checkpoint(&*arena.upgrade()?, own, saved, bytes))
@@ -143,7 +142,7 @@ impl Gpu {
         let handler = house.handler(part)?;
         let recovery = Lost { port: Arc::downgrade(&port), first: plan.state.to_vec() };
         let notify = house.notifier();
-        let _ = links.changed.0.set(Box::new(move || notify.links_changed()));
+        links.when_changed(Arc::new(move || notify.links_changed()));
         house.enter(Tenant::new(
             port.clone(),
             links.clone(),
@@ -173,8 +172,12 @@ impl Recovery for Lost {
         saved.map_or_else(|| self.first.clone(), |saved| saved.state)
     }
 
-    fn relaunch(&self, device: &Device, plan: &Plan<'_>) -> Result<Launched> {
-        Gpu.settle(device, plan)
+    fn relaunch(&self, device: &Device, plan: &Plan<'_>, links: Arc<Links>) -> Result<Launched> {
+        Gpu.settle(device, plan, links)
+    }
+
+    fn take_back(&self, _: &Port, _: Positions) {
+        // All that it takes is in the memory of the one that was lost.
     }
 
     fn reached(&self) -> Positions {
@@ -208,6 +211,7 @@ fn read_checkpoint(arena: &Arena, own: usize, saved: usize, bytes: usize) -> Opt
             state: (0..bytes / 4).flat_map(|i| word(saved + i).to_ne_bytes()).collect(),
             handled: two(own::SAVED_HANDLED),
             clock: Moment::from_raw(two(own::SAVED_CLOCK)),
+            positions: [own::SAVED_HIGH, own::SAVED_NORMAL].map(|at| word(own + at)),
         }
     })
 }
