@@ -22,8 +22,9 @@ use crate::{
     Command, Error, LaunchOptions, Message, Region, Result, Scope, Status, Telemetry,
     engine::Plan,
     handler::{Behaviour, Emission, Outbox, check_kind, scope},
+    header::Header,
     layout::{RegionLayout, flags},
-    port::{Attachment, Head, Header, Place, on_bell},
+    port::{Attachment, Head, Place, on_bell},
     resident::{Asked, Base, failure, lifecycle, look_for_any, restored},
     slots::Refusal,
 };

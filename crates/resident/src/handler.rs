@@ -6,8 +6,9 @@ use millrace_core::Priority;
 
 use crate::{
     Error, Message, Moment, Result,
+    header::Header,
     layout::flags,
-    port::{Attachment, Header, Place, Port},
+    port::{Attachment, Place, Port},
 };
 
 /// A kernel: its state, and what it does with a message. The same definition works on every device for which it has

@@ -18,9 +18,10 @@ use crate::{
     Command, Error, LaunchOptions, Moment, RestartPolicy, STARVATION_BOUND, Status,
     carry::Letter,
     handler::{Answer, Behaviour, Emission, Outbox},
+    header::Header,
     layout::{fault, flags},
     links::{Delivered, Link, Links},
-    port::{Attachment, Header, Port, Remains, Saved, lock, message_id},
+    port::{Attachment, Port, Remains, Saved, lock, message_id},
     slots::Words,
     sync::AtomicU32,
 };

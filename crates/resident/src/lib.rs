@@ -30,6 +30,7 @@ mod engine;
 mod error;
 mod gpu;
 mod handler;
+mod header;
 mod journal;
 mod kernel;
 pub mod layout;
@@ -50,13 +51,13 @@ pub use carry::{Becomes, Carried, Linkable};
 pub use clock::{Clock, Moment};
 pub use error::{Error, Refused, Result};
 pub use handler::{Handler, Scope};
+pub use header::Header;
 pub use links::{Delivery, Linked, Topic};
 pub use message::Message;
 pub use millrace_resident_derive::Message;
 pub use options::{
     Command, InUse, LaunchOptions, MAX_CAPACITY, Mode, Residency, RestartPolicy, STARVATION_BOUND, Status, WaitPolicy,
 };
-pub use port::Header;
 pub use region::Region;
 pub use resident::{Checkpoint, Launch, Resident, Telemetry};
 /// The crate that archives are made with.

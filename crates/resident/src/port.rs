@@ -19,78 +19,13 @@ use rkyv::util::AlignedVec;
 use crate::{
     Clock, Command, Error, Moment, Result, Status, Telemetry,
     handler::Behaviour,
+    header::Header,
     journal::{Entry, Journal, Positions},
-    layout::{HEADER, RegionLayout, flags, slot},
+    layout::{HEADER, RegionLayout, flags},
     region::{Region, Rings},
     replies::Replies,
     slots::{Refusal, Slots, Tail, Words},
 };
-
-/// What stands in front of a message.
-///
-/// ```
-/// let header = millrace_resident::Header::default();
-/// assert!(!header.is_ask());
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Header {
-    /// The message's type.
-    pub kind: u32,
-    /// Bytes of it in the slot.
-    pub length: u32,
-    /// See [`crate::layout::flags`].
-    pub flags: u32,
-    /// Its number, unique for its kernel and direction.
-    pub id: u64,
-    /// The number of the message that it answers; zero if none.
-    pub correlation: u64,
-    /// When it was sent.
-    pub clock: Moment,
-    /// Of a payload in a buffer: which; of a failure: the [`crate::layout::fault`].
-    pub buffer: u32,
-    /// Which life of that buffer.
-    pub generation: u32,
-}
-
-impl Header {
-    /// Whether its sender waits for the answer.
-    pub fn is_ask(&self) -> bool {
-        self.flags & flags::ASK != 0
-    }
-
-    #[inline(always)]
-    pub(crate) fn write(&self, region: &Region, at: usize) {
-        let set = |word: usize, value: u32| region.word(at + word).store(value, Ordering::Relaxed);
-        let set_two = |word: usize, value: u64| {
-            set(word, value as u32);
-            set(word + 1, (value >> 32) as u32);
-        };
-        set(slot::TYPE, self.kind);
-        set(slot::LENGTH, self.length);
-        set(slot::FLAGS, self.flags);
-        set_two(slot::ID, self.id);
-        set_two(slot::CORRELATION, self.correlation);
-        set_two(slot::CLOCK, self.clock.raw());
-        set(slot::BUFFER, self.buffer);
-        set(slot::GENERATION, self.generation);
-    }
-
-    #[inline(always)]
-    pub(crate) fn read(region: &Region, at: usize) -> Self {
-        let get = |word: usize| region.word(at + word).load(Ordering::Relaxed);
-        let get_two = |word: usize| u64::from(get(word)) | u64::from(get(word + 1)) << 32;
-        Self {
-            kind: get(slot::TYPE),
-            length: get(slot::LENGTH),
-            flags: get(slot::FLAGS),
-            id: get_two(slot::ID),
-            correlation: get_two(slot::CORRELATION),
-            clock: Moment::from_raw(get_two(slot::CLOCK)),
-            buffer: get(slot::BUFFER),
-            generation: get(slot::GENERATION),
-        }
-    }
-}
 
 /// What belongs to a message and does not fit into its slot. It waits beside the ring, under the message's number.
 #[derive(Debug, Clone)]
@@ -474,6 +409,24 @@ impl Port {
             tail.position().wrapping_sub(head)
         };
         (depth(&self.high, &control.high_head), depth(&self.normal, &control.normal_head))
+    }
+
+    /// Waits until nothing that was sent waits any more, for as long as the kernel makes progress.
+    pub(crate) fn wait_until_empty(&self) -> Result<()> {
+        let (mut before, mut since) = (self.progress(), Instant::now());
+        while self.depth() != (0, 0) {
+            if self.status().is_ended() {
+                return Err(self.ended());
+            }
+            let now = self.progress();
+            if now != std::mem::replace(&mut before, now) {
+                since = Instant::now();
+            } else if since.elapsed() > self.timeout {
+                return Err(Error::Stalled { status: self.status(), waited: self.timeout });
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        Ok(())
     }
 
     pub(crate) fn telemetry(&self) -> Telemetry {

@@ -156,6 +156,7 @@ fn redeliver(lost: &Port, found: &Port, reached: Positions) -> Result<()> {
     for entry in entries.iter().filter(|entry| is_before(entry, reached)) {
         send(entry, flags::SILENT)?;
     }
+    found.wait_until_empty()?;
     if matches!(told, Some(Command::Pause | Command::Wait) | None) {
         found.steer(Command::Pause)?;
     }

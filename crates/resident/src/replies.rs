@@ -16,8 +16,9 @@ use std::{
 use rkyv::util::AlignedVec;
 
 use crate::{
+    header::Header,
     layout::flags,
-    port::{Attachment, Header, Port, lock},
+    port::{Attachment, Port, lock},
 };
 
 /// What a waiter waits for.

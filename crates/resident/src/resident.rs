@@ -13,9 +13,10 @@ use crate::{
     Region, Result, Status,
     engine::{Launched, Plan, Recovery, Types, engine_for},
     handler::{Behaviour, Plain, check_kind},
+    header::Header,
     layout::{RegionLayout, fault, flags},
     links::Links,
-    port::{Attachment, Head, Header, Outgoing, Port, on_bell},
+    port::{Attachment, Head, Outgoing, Port, on_bell},
     replies::{Looked, Wanted},
     slots::Refusal,
 };

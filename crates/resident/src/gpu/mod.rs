@@ -24,10 +24,11 @@ use crate::{
     Clock, Error, InUse, Mode, Moment, Residency, RestartPolicy, Result,
     engine::{Engine, Launched, Plan, Recovery},
     handler::Behaviour,
+    header::Header,
     journal::{Journal, Positions},
     layout::slot,
     links::Links,
-    port::{Header, Port, Saved, lock},
+    port::{Port, Saved, lock},
     slots::Words as _,
 };
 
