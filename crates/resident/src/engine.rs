@@ -9,14 +9,14 @@ use std::{
 use millrace_core::{Device, DeviceKind, Dim3, Priority};
 
 use crate::{
-    Error, InUse, LaunchOptions, Mode, Result, WaitPolicy,
+    Command, Error, InUse, LaunchOptions, Mode, Result, WaitPolicy,
     gpu::Gpu,
     handler::Behaviour,
-    journal::{Journal, Positions},
+    journal::{Entry, Journal, Positions, is_before},
     kernel::{Kernel, text_of},
-    layout::{MessageLayout, RegionLayout},
+    layout::{MessageLayout, RegionLayout, flags},
     links::Links,
-    port::{Port, Remains, lock},
+    port::{Head, Outgoing, Port, Remains, lock},
     region::Region,
     workers::Residency,
 };
@@ -54,6 +54,8 @@ pub(crate) struct Launched {
     pub(crate) residency: InUse,
     /// What it takes to go on after the device was lost.
     pub(crate) recovery: Option<Box<dyn Recovery>>,
+    /// Of one that was lost: whether it has handled again what it had handled before. If none, that was waited for.
+    pub(crate) caught_up: Option<Box<dyn Fn() -> bool + Send + Sync>>,
     /// What the engine needs for as long as the handle is held.
     pub(crate) keep: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -62,12 +64,24 @@ pub(crate) struct Launched {
 pub(crate) trait Recovery: Send + Sync {
     /// The state to go on with: that of the last checkpoint, or the first.
     fn state(&self) -> Vec<u8>;
-    /// Launches the kernel anew, with the links that it had.
-    fn relaunch(&self, device: &Device, plan: &Plan<'_>, links: Arc<Links>) -> Result<Launched>;
+    /// Launches the kernel anew, with the links that it had and what it is to be sent again. It handles what was handled
+    /// before, and then waits to be activated.
+    fn relaunch(&self, device: &Device, plan: &Plan<'_>, again: Again<'_>) -> Result<Launched>;
     /// How far the lost one got in its rings, answers included.
     fn reached(&self) -> Positions;
-    /// The kernel that was launched failed before it had all that it was to be sent again.
+    /// The kernel that was launched failed before it had handled all that had been handled before.
     fn take_back(&self, failed: &Port, reached: Positions);
+}
+
+/// What a kernel that was lost had, and goes on with.
+pub(crate) struct Again<'a> {
+    pub(crate) links: Arc<Links>,
+    /// What it was sent since its last checkpoint.
+    pub(crate) entries: &'a [Entry],
+    /// How far it was.
+    pub(crate) reached: Positions,
+    /// It was paused.
+    pub(crate) paused: bool,
 }
 
 /// Makes handlers resident on devices of one kind.
@@ -123,7 +137,7 @@ fn start(device: &Device, plan: &Plan<'_>, behaviour: Box<dyn Behaviour>, links:
     residency.start(Kernel::new(port.clone(), links.clone(), behaviour, plan.options), plan.options)?;
     let residency = InUse { mode: Mode::Threads, why: "the device is the processor".into() };
     let recovery = Fallen { port: Arc::downgrade(&port), first: plan.state.to_vec() };
-    Ok(Launched { port, links, residency, recovery: Some(Box::new(recovery)), keep: None })
+    Ok(Launched { port, links, residency, recovery: Some(Box::new(recovery)), caught_up: None, keep: None })
 }
 
 /// A kernel of the processor that failed: its handler, which is put in order and goes on.
@@ -138,7 +152,7 @@ impl Recovery for Fallen {
         saved.map_or_else(|| self.first.clone(), |saved| saved.state)
     }
 
-    fn relaunch(&self, device: &Device, plan: &Plan<'_>, links: Arc<Links>) -> Result<Launched> {
+    fn relaunch(&self, device: &Device, plan: &Plan<'_>, again: Again<'_>) -> Result<Launched> {
         if device.info().kind != DeviceKind::Cpu {
             let (what, device) = ("recovery of a kernel of the processor", device.info().id.as_str().into());
             return Err(Error::Unsupported { what, device, why: "its handler is Rust" });
@@ -149,7 +163,18 @@ impl Recovery for Fallen {
         if let Err(panic) = restarted {
             return Err(Error::Panicked(text_of(panic)));
         }
-        start(device, plan, behaviour, links)
+        let launched = start(device, plan, behaviour, again.links.clone())?;
+        if let Err(error) = redeliver(&launched.port, &again) {
+            if matches!(error, Error::Failed(_) | Error::Ended(_)) {
+                let port = &launched.port;
+                let _ = port.wait_for_mail(None, || port.status().is_ended().then_some(Ok(())));
+            }
+            self.take_back(&launched.port, again.reached);
+            launched.port.abandon();
+            launched.port.tell(Command::Terminate);
+            return Err(error);
+        }
+        Ok(launched)
     }
 
     fn reached(&self) -> Positions {
@@ -162,4 +187,27 @@ impl Recovery for Fallen {
             *lock(&port.remains) = Some(Remains { behaviour, reached });
         }
     }
+}
+
+/// Sends a kernel of the processor what its checkpoint does not contain.
+fn redeliver(found: &Port, again: &Again<'_>) -> Result<()> {
+    let send = |entry: &Entry, flags: u32| {
+        found.clock.see(entry.clock);
+        let head = Head { high: entry.high, kind: entry.kind, flags, clock: entry.clock, buffer: (0, 0) };
+        let mut attachment = entry.attachment.clone();
+        let mut outgoing = Outgoing { head, bytes: &entry.bytes, attachment: &mut attachment };
+        found.inject_blocking(&mut outgoing, None).map(drop)
+    };
+    // Those that were handled take no room in the outbound ring, so they all get through; the others were in the
+    // rings when the kernel was lost, so they all fit.
+    found.steer(Command::Activate)?;
+    for entry in again.entries.iter().filter(|entry| is_before(entry, again.reached)) {
+        send(entry, flags::SILENT)?;
+    }
+    found.wait_until_empty()?;
+    found.steer(Command::Pause)?;
+    for entry in again.entries.iter().filter(|entry| !is_before(entry, again.reached)) {
+        send(entry, if entry.ask { flags::SILENT } else { 0 })?;
+    }
+    Ok(())
 }

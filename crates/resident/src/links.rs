@@ -160,6 +160,11 @@ impl Links {
         change(Arc::make_mut(&mut list));
         self.any.store(!list.is_empty(), Ordering::Release);
         drop(list);
+        self.look_again();
+    }
+
+    /// Makes a device that keeps links in its own memory write them anew.
+    pub(crate) fn look_again(&self) {
         let changed = lock(&self.changed.0).clone();
         if let Some(changed) = changed {
             changed();

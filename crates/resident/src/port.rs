@@ -2,7 +2,7 @@
 //! device the kernel runs on, nor what its messages mean.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering, fence},
@@ -121,6 +121,8 @@ pub(crate) struct Port {
     pub(crate) journal: OnceLock<Journal>,
     /// Its handler, once it has failed, if it may come back.
     pub(crate) remains: Mutex<Option<Remains>>,
+    /// What it had sent to kernels that its device cannot reach, and was not carried there when it was lost.
+    pub(crate) unsent: Mutex<VecDeque<crate::gpu::Unsent>>,
     /// What it is now, after it was lost and came back.
     pub(crate) successor: OnceLock<Arc<Port>>,
     /// Its handle was dropped.
@@ -159,6 +161,7 @@ impl Port {
             saved_at: OnceLock::new(),
             journal: OnceLock::new(),
             remains: Mutex::default(),
+            unsent: Mutex::default(),
             successor: OnceLock::new(),
             abandoned: AtomicBool::new(false),
             reason: Mutex::default(),
@@ -378,6 +381,11 @@ impl Port {
         self.journal.get().is_some() && !ending && !self.abandoned.load(Ordering::Acquire)
     }
 
+    /// Whether another device than the processor runs it.
+    pub(crate) fn is_of_device(&self) -> bool {
+        self.saved_at.get().is_some()
+    }
+
     /// The kernel came back: whoever is linked to it goes on with the new one.
     pub(crate) fn succeed(&self, by: &Arc<Self>) {
         let _ = self.successor.set(by.clone());
@@ -413,8 +421,13 @@ impl Port {
 
     /// Waits until nothing that was sent waits any more, for as long as the kernel makes progress.
     pub(crate) fn wait_until_empty(&self) -> Result<()> {
+        self.wait_while_working(|| self.depth() == (0, 0))
+    }
+
+    /// Waits until something is so, for as long as the kernel makes progress.
+    pub(crate) fn wait_while_working(&self, is_so: impl Fn() -> bool) -> Result<()> {
         let (mut before, mut since) = (self.progress(), Instant::now());
-        while self.depth() != (0, 0) {
+        while !is_so() {
             if self.status().is_ended() {
                 return Err(self.ended());
             }

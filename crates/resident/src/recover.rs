@@ -6,10 +6,7 @@ use millrace_core::Device;
 
 use crate::{
     ArchivedHandler, ArchivedResident, Command, Error, Handler, LaunchOptions, Resident, Result, Status,
-    engine::Plan,
-    journal::{Entry, Positions, is_before},
-    layout::flags,
-    port::{Head, Outgoing, Port},
+    engine::{Again, Plan},
     resident::Base,
     sync::Ordering,
 };
@@ -125,46 +122,27 @@ fn recovered(
         }
         std::thread::yield_now();
     }
-    let mut options = lost.options.clone();
-    options.active = true;
+    let told = Command::from_word(port.region.control().command.load(Ordering::Relaxed));
+    let entries = port.journal.get().map(|journal| journal.since_checkpoint()).unwrap_or_default();
+    let (links, paused) = (lost.links.clone(), told == Some(Command::Pause));
+    let options = LaunchOptions { active: false, ..lost.options.clone() };
     let plan = plan(&state, &options);
-    let base = Base::launched(device, &plan, recovery.relaunch(device, &plan, lost.links.clone())?);
-    if let Err(error) = redeliver(port, &base.port, reached) {
-        if matches!(error, Error::Failed(_) | Error::Ended(_)) {
-            let _ = base.port.wait_for_mail(None, || base.port.status().is_ended().then_some(Ok(())));
-        }
+    let again = Again { links, entries: &entries, reached, paused };
+    let mut launched = recovery.relaunch(device, &plan, again)?;
+    let caught_up = launched.caught_up.take();
+    let base = Base::launched(device, &plan, launched);
+    if let Err(error) = base.port.wait_while_working(|| caught_up.as_ref().is_none_or(|caught_up| caught_up())) {
         recovery.take_back(&base.port, reached);
         return Err(error);
     }
+    // From here on it is the kernel: what it does is seen by others.
     port.succeed(&base.port);
-    Ok(base)
-}
-
-/// Sends a kernel that came back what its checkpoint does not contain.
-fn redeliver(lost: &Port, found: &Port, reached: Positions) -> Result<()> {
-    let entries = lost.journal.get().map(|journal| journal.since_checkpoint()).unwrap_or_default();
-    let told = Command::from_word(lost.region.control().command.load(Ordering::Relaxed));
-    let send = |entry: &Entry, flags: u32| {
-        found.clock.see(entry.clock);
-        let head = Head { high: entry.high, kind: entry.kind, flags, clock: entry.clock, buffer: (0, 0) };
-        let mut attachment = entry.attachment.clone();
-        let mut outgoing = Outgoing { head, bytes: &entry.bytes, attachment: &mut attachment };
-        found.inject_blocking(&mut outgoing, None).map(drop)
-    };
-    // Those that were handled take no room in the outbound ring, so they all get through; the others were in the
-    // rings when the device was lost, so they all fit.
-    for entry in entries.iter().filter(|entry| is_before(entry, reached)) {
-        send(entry, flags::SILENT)?;
-    }
-    found.wait_until_empty()?;
-    if matches!(told, Some(Command::Pause | Command::Wait) | None) {
-        found.steer(Command::Pause)?;
-    }
-    for entry in entries.iter().filter(|entry| !is_before(entry, reached)) {
-        send(entry, if entry.ask { flags::SILENT } else { 0 })?;
+    base.links.look_again();
+    if matches!(told, Some(Command::Activate | Command::Drain)) {
+        base.port.tell(Command::Activate);
     }
     if told == Some(Command::Drain) {
-        found.tell(Command::Drain);
+        base.port.tell(Command::Drain);
     }
-    Ok(())
+    Ok(base)
 }

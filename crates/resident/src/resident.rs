@@ -197,7 +197,7 @@ impl Base {
 
     /// The handle of a kernel that was launched.
     pub(crate) fn launched(device: &Device, plan: &Plan<'_>, launched: Launched) -> Self {
-        let Launched { port, links, residency, recovery, keep } = launched;
+        let Launched { port, links, residency, recovery, caught_up: _, keep } = launched;
         if plan.options.active {
             port.tell(Command::Activate);
         }

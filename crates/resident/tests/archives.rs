@@ -271,7 +271,7 @@ fn a_kernel_of_archives_that_failed_comes_back_and_its_state_sees_everything_onc
             expected.hash = hashed(expected.hash, &text);
         }
         next = sent;
-        assert_eq!(book.status(), Status::Failed);
+        book.wait_for(Status::Failed, soon()).unwrap();
         answers.extend(received.into_iter().filter(|text| !text.starts_with("boom")));
         let found = book.recover().unwrap();
         assert!(book.recover().is_err(), "once");
