@@ -198,6 +198,7 @@ fn a_sender_waits_for_a_kernel_that_may_come_back_until_its_handle_is_dropped() 
     let sink = device.launch(Sink, options).unwrap();
     let linked = relay.link(&sink);
     assert!(sink.ask(Item { value: BOOM }).is_err());
+    sink.wait_for(Status::Failed, soon()).unwrap();
     let sent = (0..).find(|&value| relay.send(Item { value }).is_err()).unwrap();
     assert_eq!((sent, linked.dropped()), (1 + 4, 0), "one in hand, and its ring");
     drop(sink);
