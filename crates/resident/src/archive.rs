@@ -340,10 +340,11 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
         message: &H::Message,
         priority: Priority,
         flags: u32,
+        quietly: bool,
         failed: &mut Option<Error>,
     ) -> Result<u64, Refusal> {
         let (high, clock) = (priority == Priority::High, self.base.port.clock.tick());
-        let head = Head { high, kind: self.message, flags, clock, buffer: (0, 0) };
+        let head = Head { high, kind: self.message, flags, clock, buffer: (0, 0), quietly };
         self.base.port.inject_with(&head, |place| match to_bytes_in(message, Target::new(place)) {
             Ok(target) => Some(target.finish()),
             Err(error) => {
@@ -361,13 +362,14 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
         deadline: Option<Instant>,
     ) -> Result<u64> {
         let mut failed = None;
-        let id = self.base.port.send_blocking(deadline, || self.inject(message, priority, flags, &mut failed))?;
+        let id =
+            self.base.port.send_blocking(deadline, || self.inject(message, priority, flags, false, &mut failed))?;
         failed.map_or(Ok(id), Err)
     }
 
     async fn inject_async(&self, message: &H::Message, flags: u32) -> Result<u64> {
         let mut failed = None;
-        let inject = || self.inject(message, Priority::Normal, flags, &mut failed);
+        let inject = || self.inject(message, Priority::Normal, flags, false, &mut failed);
         let id = self.base.port.send_async(inject).await?;
         failed.map_or(Ok(id), Err)
     }
@@ -381,7 +383,7 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
     /// its turn. For messages, low is the same as normal.
     pub fn try_send_with(&self, message: &H::Message, priority: Priority) -> Result<()> {
         let mut failed = None;
-        let sent = self.inject(message, priority, 0, &mut failed);
+        let sent = self.inject(message, priority, 0, false, &mut failed);
         sent.map_err(|refusal| self.base.refusal(refusal))?;
         failed.map_or(Ok(()), Err)
     }
@@ -406,7 +408,8 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
         self.inject_async(message, 0).await.map(drop)
     }
 
-    /// Sends a message and waits for its answer, for as long as the kernel makes progress.
+    /// Sends a message and waits for its answer, for as long as the kernel makes progress. May run the handler on this
+    /// thread, as [`Resident::ask`](crate::Resident::ask) does.
     pub fn ask(&self, message: &H::Message) -> Result<Archive<H::Reply>> {
         self.ask_until(message, Priority::Normal, None)
     }
@@ -427,7 +430,16 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
         priority: Priority,
         deadline: Option<Instant>,
     ) -> Result<Archive<H::Reply>> {
-        let id = self.inject_blocking(message, priority, flags::ASK, deadline)?;
+        let mut failed = None;
+        let inject = || self.inject(message, priority, flags::ASK, true, &mut failed);
+        let sent = if deadline.is_none() { self.base.port.send_and_run(inject) } else { None };
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let id = match sent {
+            Some(id) => id,
+            None => self.inject_blocking(message, priority, flags::ASK, deadline)?,
+        };
         let mut asked = Asked::new(&self.base.port, id);
         self.base.port.wait_for_mail(deadline, || asked.look(&decode::<H::Reply>))
     }

@@ -193,7 +193,8 @@ impl Recovery for Fallen {
 fn redeliver(found: &Port, again: &Again<'_>) -> Result<()> {
     let send = |entry: &Entry, flags: u32| {
         found.clock.see(entry.clock);
-        let head = Head { high: entry.high, kind: entry.kind, flags, clock: entry.clock, buffer: (0, 0) };
+        let head =
+            Head { high: entry.high, kind: entry.kind, flags, clock: entry.clock, buffer: (0, 0), quietly: false };
         let mut attachment = entry.attachment.clone();
         let mut outgoing = Outgoing { head, bytes: &entry.bytes, attachment: &mut attachment };
         found.inject_blocking(&mut outgoing, None).map(drop)

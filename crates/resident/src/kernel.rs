@@ -12,7 +12,7 @@ use std::{
     task::Waker,
 };
 
-use millrace_ring::{Seat, prefetch_to_write};
+use millrace_ring::{Seat, TickClock, prefetch_to_write};
 
 use crate::{
     Command, Error, LaunchOptions, Moment, RestartPolicy, STARVATION_BOUND, Status,
@@ -25,6 +25,11 @@ use crate::{
     slots::Words,
     sync::AtomicU32,
 };
+
+/// Ticks of a handler that is brief: some microseconds, less than waking a thread costs, whatever the clock.
+const BRIEF: u64 = 20_000;
+/// Times in a row that somebody has to ask, and the handler to be brief, before one who asks runs it.
+const PROOF: u32 = 32;
 
 /// What came of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +84,11 @@ struct Life {
     restart: RestartPolicy,
     checkpoint_every: Option<u64>,
     since_checkpoint: u64,
+    /// Times in a row that somebody asked and the handler was brief, up to [`PROOF`].
+    brief: u32,
+    /// One who asked runs it.
+    asked: bool,
+    ticks: TickClock,
     emissions: VecDeque<Emission>,
     pending: VecDeque<Pending>,
     scratch: Vec<u8>,
@@ -107,6 +117,9 @@ impl Kernel {
             restart: options.restart,
             checkpoint_every: options.checkpoint_every,
             since_checkpoint: 0,
+            brief: 0,
+            asked: false,
+            ticks: TickClock::pick(),
             emissions: VecDeque::new(),
             pending: VecDeque::new(),
             scratch: Vec::new(),
@@ -114,6 +127,15 @@ impl Kernel {
             link_seats: Vec::new(),
         };
         Self { port, life }
+    }
+
+    pub(crate) fn port(&self) -> &Arc<Port> {
+        &self.port
+    }
+
+    /// Whether something waits to be sent on.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.life.pending.is_empty()
     }
 
     /// Handles up to `budget` messages.
@@ -127,6 +149,27 @@ impl Kernel {
             }
         }
         last
+    }
+
+    /// Whether one who asks may run it: all that it was sent lately was asked, its handler was brief every time, and nothing
+    /// waits to be sent on.
+    #[inline]
+    pub(crate) fn is_brief(&self) -> bool {
+        self.life.brief >= PROOF && self.life.status == Status::Active && self.life.pending.is_empty()
+    }
+
+    /// Handles messages until that of this number is handled, at most so many. False if there is anything left to do.
+    #[inline]
+    pub(crate) fn run_until(&mut self, id: u64, most: u32) -> bool {
+        let (high, number) = ((id - 1) & 1 == 1, (id - 1) >> 1);
+        self.life.asked = true;
+        let handled = (0..most).try_for_each(|_| match self.life.step(&self.port) {
+            Step::Worked if (if high { self.life.high } else { self.life.normal }) > number => Err(true),
+            Step::Worked => Ok(()),
+            Step::Idle | Step::Ended => Err(false),
+        });
+        self.life.asked = false;
+        handled == Err(true) && self.life.pending.is_empty() && !self.life.status.is_ended() && !self.port.stirs()
     }
 
     /// Leaves a waker with everything that could give the kernel something to do. The caller must run it once more.
@@ -262,8 +305,15 @@ impl Life {
             emissions: &mut self.emissions,
             silent: false,
         };
+        // Who asked and runs it must know; to its worker it makes no difference once it is known. What nobody asked is the
+        // worker's, who had better stay awake for more of it.
+        self.brief = if ask { self.brief } else { 0 };
+        let start = (ask && (self.asked || self.brief < PROOF)).then(|| self.ticks.now());
         let result =
             catch_unwind(AssertUnwindSafe(|| behaviour.handle(header, bytes, attachment.as_ref(), &mut outbox)));
+        if let Some(start) = start {
+            self.brief = if self.ticks.now().wrapping_sub(start) < BRIEF { PROOF.min(self.brief + 1) } else { 0 };
+        }
         let answers = !mute && (ask || (behaviour.answers() && !outbox.silent));
         if mute {
             outbox.emissions.clear();

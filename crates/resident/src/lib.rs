@@ -26,6 +26,7 @@ extern crate self as millrace_resident;
 mod archive;
 mod carry;
 mod clock;
+mod drive;
 mod engine;
 mod error;
 mod gpu;

@@ -84,7 +84,7 @@ impl Link {
                 }
             },
         };
-        let head = Head { high: false, kind, flags: 0, clock: letter.clock, buffer: (0, 0) };
+        let head = Head { high: false, kind, flags: 0, clock: letter.clock, buffer: (0, 0), quietly: false };
         let inline = bytes.len() <= to.layout.in_payload();
         if !inline {
             let mut beside = AlignedVec::with_capacity(bytes.len());

@@ -18,6 +18,7 @@ use rkyv::util::AlignedVec;
 
 use crate::{
     Clock, Command, Error, Moment, Result, Status, Telemetry,
+    drive::Wheel,
     handler::Behaviour,
     header::Header,
     journal::{Entry, Journal, Positions},
@@ -74,6 +75,8 @@ pub(crate) struct Head {
     pub(crate) clock: Moment,
     /// Which buffer the attachment is, for a device that looks there.
     pub(crate) buffer: (u32, u32),
+    /// The sender runs the kernel itself: its worker is not to be woken.
+    pub(crate) quietly: bool,
 }
 
 /// A plain message to be sent.
@@ -104,6 +107,8 @@ pub(crate) struct Port {
     pub(crate) rings: Rings,
     high: CachePadded<Tail>,
     normal: CachePadded<Tail>,
+    /// Who may run it, if that is not always the same.
+    pub(crate) wheel: OnceLock<Arc<Wheel>>,
     /// The kernel has something to do.
     pub(crate) work: Bell,
     /// Senders have room.
@@ -151,6 +156,7 @@ impl Port {
             rings,
             high: CachePadded::new(Tail::new()),
             normal: CachePadded::new(Tail::new()),
+            wheel: OnceLock::new(),
             work: Bell::new(),
             room: Bell::new(),
             mail: Bell::new(),
@@ -201,6 +207,7 @@ impl Port {
             ring: &'a Slots,
             position: u32,
             header: Header,
+            quietly: bool,
         }
         impl Drop for Claimed<'_> {
             #[inline(always)]
@@ -213,7 +220,9 @@ impl Port {
                 ring.publish(region, self.position);
                 // The slot after it was the kernel's a lap ago.
                 prefetch_to_write(region.word(ring.at(self.position.wrapping_add(1))));
-                self.port.work.ring();
+                if !self.quietly {
+                    self.port.work.ring();
+                }
             }
         }
         impl Claimed<'_> {
@@ -239,6 +248,7 @@ impl Port {
             port: self,
             ring,
             position,
+            quietly: head.quietly,
             header: Header {
                 kind: head.kind,
                 length: 0,
@@ -406,6 +416,17 @@ impl Port {
             (0..count).all(|n| ring.is_filled(&self.region, from.wrapping_add(n)))
         };
         all(self.inlet(true), high) && all(self.inlet(false), normal)
+    }
+
+    /// Whether the kernel has something to look at: requests, or messages.
+    #[inline]
+    pub(crate) fn stirs(&self) -> bool {
+        let control = self.region.control();
+        let filled =
+            |ring: &Slots, head: &crate::sync::AtomicU32| ring.is_filled(&self.region, head.load(Ordering::Acquire));
+        control.request.load(Ordering::Acquire) != control.acknowledged.load(Ordering::Relaxed)
+            || filled(&self.rings.high, &control.high_head)
+            || filled(&self.rings.normal, &control.normal_head)
     }
 
     /// Messages that wait, urgent ones and others.

@@ -373,7 +373,7 @@ impl<H: Handler> Resident<H> {
         attachment: &'a mut Option<Attachment>,
     ) -> Outgoing<'a> {
         let (high, clock) = (priority == Priority::High, self.port().clock.tick());
-        let head = Head { high, kind: H::Message::TYPE, flags, clock, buffer: (0, 0) };
+        let head = Head { high, kind: H::Message::TYPE, flags, clock, buffer: (0, 0), quietly: false };
         Outgoing { head, bytes: message.as_bytes(), attachment }
     }
 
@@ -438,6 +438,9 @@ impl<H: Handler> Resident<H> {
     }
 
     /// Sends a message and waits for its answer, for as long as the kernel makes progress.
+    ///
+    /// On the CPU, when the kernel rests and its handler has been brief so far, the handler runs on this thread: that
+    /// spares waking another. With a deadline, as in [`Self::ask_deadline`], it never does.
     #[inline]
     pub fn ask(&self, message: H::Message) -> Result<H::Reply> {
         self.ask_until(message, Priority::Normal, None)
@@ -463,6 +466,13 @@ impl<H: Handler> Resident<H> {
     fn ask_until(&self, message: H::Message, priority: Priority, deadline: Option<Instant>) -> Result<H::Reply> {
         let mut attachment = None;
         let mut outgoing = self.outgoing(&message, priority, flags::ASK, &mut attachment);
+        if deadline.is_none() {
+            outgoing.head.quietly = true;
+            if let Some(id) = self.port().send_and_run(|| self.port().inject(&mut outgoing)) {
+                return self.answer(id, None);
+            }
+            outgoing.head.quietly = false;
+        }
         let id = self.port().inject_blocking(&mut outgoing, deadline)?;
         self.answer(id, deadline)
     }
