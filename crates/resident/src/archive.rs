@@ -5,7 +5,7 @@
 
 use std::{marker::PhantomData, ops::Deref, sync::Arc, time::Instant};
 
-use millrace_core::Device;
+use millrace_core::{Device, Priority};
 use rkyv::{
     Portable, Serialize,
     api::high::{HighSerializer, HighValidator, access, to_bytes_in},
@@ -22,8 +22,9 @@ use crate::{
     Command, Error, LaunchOptions, Message, Region, Result, Scope, Status, Telemetry,
     engine::Plan,
     handler::{Behaviour, Emission, Outbox, check_kind, scope},
+    header::Header,
     layout::{RegionLayout, flags},
-    port::{Attachment, Head, Header, Place, on_bell},
+    port::{Attachment, Head, Place, on_bell},
     resident::{Asked, Base, failure, lifecycle, look_for_any, restored},
     slots::Refusal,
 };
@@ -107,21 +108,24 @@ impl<E> Writer<E> for Target {
     }
 }
 
+/// Bytes up to which an archive for other kernels is copied into the slot of each.
+const COPIED: usize = 256;
+
 /// No memory at all: everything goes beside.
 const NOWHERE: Place = Place { start: std::ptr::NonNull::dangling().as_ptr(), room: 0 };
 
-fn corrupt(error: &rancor::Error) -> Error {
+pub(crate) fn corrupt(error: &rancor::Error) -> Error {
     Error::Corrupt(error.to_string().into())
 }
 
 /// Tells types of archives apart.
-fn kind_of<T>() -> u32 {
+pub(crate) fn kind_of<T>() -> u32 {
     crate::layout::type_id(std::any::type_name::<T>(), &[])
 }
 
 /// Whether the bytes are an archive of the type: every byte that matters is looked at.
 #[inline]
-fn checked<T: Archivable>(bytes: &[u8]) -> Result<&T::Archived> {
+pub(crate) fn checked<T: Archivable>(bytes: &[u8]) -> Result<&T::Archived> {
     access::<T::Archived, rancor::Error>(bytes).map_err(|error| corrupt(&error))
 }
 
@@ -163,6 +167,19 @@ impl<T: Archivable> Archive<T> {
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    pub(crate) fn into_shared(self) -> Arc<AlignedVec> {
+        self.bytes
+    }
+
+    /// Its bytes, moved if nobody else has them.
+    pub(crate) fn into_bytes(self) -> AlignedVec {
+        Arc::try_unwrap(self.bytes).unwrap_or_else(|shared| {
+            let mut copy = AlignedVec::with_capacity(shared.len());
+            copy.extend_from_slice(&shared);
+            copy
+        })
     }
 }
 
@@ -256,7 +273,10 @@ impl<H: ArchivedHandler> Behaviour for Archives<H> {
             let mut scope = scope(header, attachment, outbox, &mut [], encode);
             self.handler.handle(&mut self.state, message, &mut scope)
         };
+        // What goes to other kernels is shared by all of them, unless it is too small for that to be worthwhile.
+        let most = if outbox.is_in_place() { usize::MAX } else { COPIED };
         outbox.answer_with(self.reply, |place| {
+            let place = Place { room: place.room.min(most), ..place };
             let written = to_bytes_in(&reply, Target::new(place)).map_err(|error| corrupt(&error))?;
             Ok(written.finish())
         })
@@ -278,36 +298,53 @@ impl<H: ArchivedHandler> Behaviour for Archives<H> {
 
 /// A kernel of archives that lives on a device: as [`crate::Resident`], with messages by reference.
 pub struct ArchivedResident<H: ArchivedHandler> {
-    base: Base,
-    message: u32,
-    handler: PhantomData<fn(H)>,
+    pub(crate) base: Base,
+    pub(crate) message: u32,
+    pub(crate) handler: PhantomData<fn(H)>,
 }
 
 lifecycle!(<H: ArchivedHandler> for ArchivedResident<H>);
+
+/// A handler of archives without its types.
+pub(crate) fn plan<'a, H: ArchivedHandler>(state: &'a [u8], options: &'a LaunchOptions) -> Plan<'a> {
+    Plan {
+        handler: std::any::type_name::<H>(),
+        wgsl: None,
+        types: None,
+        state,
+        memory: &[],
+        layout: RegionLayout::new(options.inbound, options.outbound, options.payload, options.payload),
+        options,
+    }
+}
 
 impl<H: ArchivedHandler> ArchivedResident<H> {
     pub(crate) fn launch(device: &Device, handler: H, options: &LaunchOptions) -> Result<Self> {
         options.check()?;
         let first = restored(options)?.unwrap_or_else(|| handler.state());
-        let plan = Plan {
-            handler: std::any::type_name::<H>(),
-            wgsl: None,
-            types: None,
-            state: first.as_bytes(),
-            memory: &[],
-            layout: RegionLayout::new(options.inbound, options.outbound, options.payload, options.payload),
-            options,
-        };
+        let plan = plan::<H>(first.as_bytes(), options);
         let (message, reply) = (kind_of::<H::Message>(), kind_of::<H::Reply>());
         let behaviour = Archives { handler, state: first, first, message, reply };
         let base = Base::launch(device, &plan, Box::new(behaviour))?;
-        Ok(Self { base, message, handler: PhantomData })
+        Ok(Self::over(base))
+    }
+
+    /// The handle of a kernel that lives.
+    pub(crate) fn over(base: Base) -> Self {
+        Self { base, message: kind_of::<H::Message>(), handler: PhantomData }
     }
 
     /// Builds the archive in a slot. If it cannot be made, `failed` says why.
-    fn inject(&self, message: &H::Message, flags: u32, failed: &mut Option<Error>) -> Result<u64, Refusal> {
-        let clock = self.base.port.clock.tick();
-        let head = Head { high: false, kind: self.message, flags, clock, buffer: (0, 0) };
+    fn inject(
+        &self,
+        message: &H::Message,
+        priority: Priority,
+        flags: u32,
+        quietly: bool,
+        failed: &mut Option<Error>,
+    ) -> Result<u64, Refusal> {
+        let (high, clock) = (priority == Priority::High, self.base.port.clock.tick());
+        let head = Head { high, kind: self.message, flags, clock, buffer: (0, 0), quietly };
         self.base.port.inject_with(&head, |place| match to_bytes_in(message, Target::new(place)) {
             Ok(target) => Some(target.finish()),
             Err(error) => {
@@ -317,29 +354,53 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
         })
     }
 
-    fn inject_blocking(&self, message: &H::Message, flags: u32, deadline: Option<Instant>) -> Result<u64> {
+    fn inject_blocking(
+        &self,
+        message: &H::Message,
+        priority: Priority,
+        flags: u32,
+        deadline: Option<Instant>,
+    ) -> Result<u64> {
         let mut failed = None;
-        let id = self.base.port.send_blocking(deadline, || self.inject(message, flags, &mut failed))?;
+        let id =
+            self.base.port.send_blocking(deadline, || self.inject(message, priority, flags, false, &mut failed))?;
         failed.map_or(Ok(id), Err)
     }
 
     async fn inject_async(&self, message: &H::Message, flags: u32) -> Result<u64> {
         let mut failed = None;
-        let id = self.base.port.send_async(|| self.inject(message, flags, &mut failed)).await?;
+        let inject = || self.inject(message, Priority::Normal, flags, false, &mut failed);
+        let id = self.base.port.send_async(inject).await?;
         failed.map_or(Ok(id), Err)
     }
 
     /// Sends a message if there is room.
     pub fn try_send(&self, message: &H::Message) -> Result<()> {
+        self.try_send_with(message, Priority::Normal)
+    }
+
+    /// [`Self::try_send`]; a high message overtakes those that wait, except that after eight in a row a normal one has
+    /// its turn. For messages, low is the same as normal.
+    pub fn try_send_with(&self, message: &H::Message, priority: Priority) -> Result<()> {
         let mut failed = None;
-        let sent = self.inject(message, 0, &mut failed);
+        let sent = self.inject(message, priority, 0, false, &mut failed);
         sent.map_err(|refusal| self.base.refusal(refusal))?;
         failed.map_or(Ok(()), Err)
     }
 
     /// Sends a message, waiting for room for as long as the kernel makes progress.
     pub fn send(&self, message: &H::Message) -> Result<()> {
-        self.inject_blocking(message, 0, None).map(drop)
+        self.send_with(message, Priority::Normal)
+    }
+
+    /// [`Self::send`] with a priority, as in [`Self::try_send_with`].
+    pub fn send_with(&self, message: &H::Message, priority: Priority) -> Result<()> {
+        self.inject_blocking(message, priority, 0, None).map(drop)
+    }
+
+    /// Sends a message, waiting for room until the deadline.
+    pub fn send_deadline(&self, message: &H::Message, deadline: Instant) -> Result<()> {
+        self.inject_blocking(message, Priority::Normal, 0, Some(deadline)).map(drop)
     }
 
     /// Sends a message when there is room.
@@ -347,18 +408,38 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
         self.inject_async(message, 0).await.map(drop)
     }
 
-    /// Sends a message and waits for its answer, for as long as the kernel makes progress.
+    /// Sends a message and waits for its answer, for as long as the kernel makes progress. May run the handler on this
+    /// thread, as [`Resident::ask`](crate::Resident::ask) does.
     pub fn ask(&self, message: &H::Message) -> Result<Archive<H::Reply>> {
-        self.ask_until(message, None)
+        self.ask_until(message, Priority::Normal, None)
+    }
+
+    /// [`Self::ask`] with a priority, as in [`Self::try_send_with`].
+    pub fn ask_with(&self, message: &H::Message, priority: Priority) -> Result<Archive<H::Reply>> {
+        self.ask_until(message, priority, None)
     }
 
     /// Sends a message and waits for its answer until the deadline.
     pub fn ask_deadline(&self, message: &H::Message, deadline: Instant) -> Result<Archive<H::Reply>> {
-        self.ask_until(message, Some(deadline))
+        self.ask_until(message, Priority::Normal, Some(deadline))
     }
 
-    fn ask_until(&self, message: &H::Message, deadline: Option<Instant>) -> Result<Archive<H::Reply>> {
-        let id = self.inject_blocking(message, flags::ASK, deadline)?;
+    fn ask_until(
+        &self,
+        message: &H::Message,
+        priority: Priority,
+        deadline: Option<Instant>,
+    ) -> Result<Archive<H::Reply>> {
+        let mut failed = None;
+        let inject = || self.inject(message, priority, flags::ASK, true, &mut failed);
+        let sent = if deadline.is_none() { self.base.port.send_and_run(inject) } else { None };
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let id = match sent {
+            Some(id) => id,
+            None => self.inject_blocking(message, priority, flags::ASK, deadline)?,
+        };
         let mut asked = Asked::new(&self.base.port, id);
         self.base.port.wait_for_mail(deadline, || asked.look(&decode::<H::Reply>))
     }
@@ -374,6 +455,11 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
     pub fn receive(&self, deadline: Instant) -> Result<Archive<H::Reply>> {
         let port = &self.base.port;
         port.wait_for_mail(Some(deadline), || look_for_any(port, &decode::<H::Reply>))
+    }
+
+    /// [`Self::receive`], if it is there.
+    pub fn try_receive(&self) -> Option<Result<Archive<H::Reply>>> {
+        look_for_any(&self.base.port, &decode::<H::Reply>)
     }
 
     /// [`Self::receive`] for tasks.

@@ -1,18 +1,22 @@
 //! How a kernel comes to live on a device: one engine per kind of device.
 
-use std::{any::Any, sync::Arc};
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Weak},
+};
 
 use millrace_core::{Device, DeviceKind, Dim3, Priority};
 
 use crate::{
-    Error, InUse, LaunchOptions, Mode, Result, WaitPolicy,
+    Command, Error, InUse, LaunchOptions, Mode, Result, WaitPolicy,
     gpu::Gpu,
     handler::Behaviour,
-    journal::Positions,
-    kernel::Kernel,
-    layout::{MessageLayout, RegionLayout},
+    journal::{Entry, Journal, Positions, is_before},
+    kernel::{Kernel, text_of},
+    layout::{MessageLayout, RegionLayout, flags},
     links::Links,
-    port::Port,
+    port::{Head, Outgoing, Port, Remains, lock},
     region::Region,
     workers::Residency,
 };
@@ -50,6 +54,8 @@ pub(crate) struct Launched {
     pub(crate) residency: InUse,
     /// What it takes to go on after the device was lost.
     pub(crate) recovery: Option<Box<dyn Recovery>>,
+    /// Of one that was lost: whether it has handled again what it had handled before. If none, that was waited for.
+    pub(crate) caught_up: Option<Box<dyn Fn() -> bool + Send + Sync>>,
     /// What the engine needs for as long as the handle is held.
     pub(crate) keep: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -58,10 +64,24 @@ pub(crate) struct Launched {
 pub(crate) trait Recovery: Send + Sync {
     /// The state to go on with: that of the last checkpoint, or the first.
     fn state(&self) -> Vec<u8>;
-    /// Launches the kernel anew.
-    fn relaunch(&self, device: &Device, plan: &Plan<'_>) -> Result<Launched>;
+    /// Launches the kernel anew, with the links that it had and what it is to be sent again. It handles what was handled
+    /// before, and then waits to be activated.
+    fn relaunch(&self, device: &Device, plan: &Plan<'_>, again: Again<'_>) -> Result<Launched>;
     /// How far the lost one got in its rings, answers included.
     fn reached(&self) -> Positions;
+    /// The kernel that was launched failed before it had handled all that had been handled before.
+    fn take_back(&self, failed: &Port, reached: Positions);
+}
+
+/// What a kernel that was lost had, and goes on with.
+pub(crate) struct Again<'a> {
+    pub(crate) links: Arc<Links>,
+    /// What it was sent since its last checkpoint.
+    pub(crate) entries: &'a [Entry],
+    /// How far it was.
+    pub(crate) reached: Positions,
+    /// It was paused.
+    pub(crate) paused: bool,
 }
 
 /// Makes handlers resident on devices of one kind.
@@ -101,12 +121,94 @@ impl Engine for Cpu {
         if options.priority == Priority::Low && options.wait == WaitPolicy::Spin {
             return unsupported("a low priority with a worker that never sleeps", "low kernels share their workers");
         }
-        let residency = device.attachment::<Residency>();
-        let region = Region::host(plan.layout.words())?;
-        let port = Arc::new(Port::new(region, plan.layout, residency.clock.clone(), device.timeout())?);
-        let links = Arc::new(Links::default());
-        residency.start(Kernel::new(port.clone(), links.clone(), behaviour, options), options)?;
-        let residency = InUse { mode: Mode::Threads, why: "the device is the processor".into() };
-        Ok(Launched { port, links, residency, recovery: None, keep: None })
+        start(device, plan, behaviour, Arc::default())
     }
+}
+
+/// Lets a kernel live on threads of the process.
+fn start(device: &Device, plan: &Plan<'_>, behaviour: Box<dyn Behaviour>, links: Arc<Links>) -> Result<Launched> {
+    let residency = device.attachment::<Residency>();
+    let region = Region::host(plan.layout.words())?;
+    let port = Arc::new(Port::new(region, plan.layout, residency.clock.clone(), device.timeout())?);
+    if plan.options.checkpoint_every.is_some() {
+        let saved = Arc::downgrade(&port);
+        let _ = port.journal.set(Journal::new(move || lock(&saved.upgrade()?.saved).as_ref().map(|s| s.positions)));
+    }
+    residency.start(Kernel::new(port.clone(), links.clone(), behaviour, plan.options), plan.options)?;
+    let residency = InUse { mode: Mode::Threads, why: "the device is the processor".into() };
+    let recovery = Fallen { port: Arc::downgrade(&port), first: plan.state.to_vec() };
+    Ok(Launched { port, links, residency, recovery: Some(Box::new(recovery)), caught_up: None, keep: None })
+}
+
+/// A kernel of the processor that failed: its handler, which is put in order and goes on.
+struct Fallen {
+    port: Weak<Port>,
+    first: Vec<u8>,
+}
+
+impl Recovery for Fallen {
+    fn state(&self) -> Vec<u8> {
+        let saved = self.port.upgrade().and_then(|port| port.saved());
+        saved.map_or_else(|| self.first.clone(), |saved| saved.state)
+    }
+
+    fn relaunch(&self, device: &Device, plan: &Plan<'_>, again: Again<'_>) -> Result<Launched> {
+        if device.info().kind != DeviceKind::Cpu {
+            let (what, device) = ("recovery of a kernel of the processor", device.info().id.as_str().into());
+            return Err(Error::Unsupported { what, device, why: "its handler is Rust" });
+        }
+        let remains = self.port.upgrade().and_then(|port| lock(&port.remains).take());
+        let Some(Remains { mut behaviour, .. }) = remains else { return Err(Error::NoPayload) };
+        let restarted = catch_unwind(AssertUnwindSafe(|| behaviour.restart(Some(plan.state))));
+        if let Err(panic) = restarted {
+            return Err(Error::Panicked(text_of(panic)));
+        }
+        let launched = start(device, plan, behaviour, again.links.clone())?;
+        if let Err(error) = redeliver(&launched.port, &again) {
+            if matches!(error, Error::Failed(_) | Error::Ended(_)) {
+                let port = &launched.port;
+                let _ = port.wait_for_mail(None, || port.status().is_ended().then_some(Ok(())));
+            }
+            self.take_back(&launched.port, again.reached);
+            launched.port.abandon();
+            launched.port.tell(Command::Terminate);
+            return Err(error);
+        }
+        Ok(launched)
+    }
+
+    fn reached(&self) -> Positions {
+        let port = self.port.upgrade();
+        port.and_then(|port| lock(&port.remains).as_ref().map(|remains| remains.reached)).unwrap_or([0; 2])
+    }
+
+    fn take_back(&self, failed: &Port, reached: Positions) {
+        if let (Some(port), Some(Remains { behaviour, .. })) = (self.port.upgrade(), lock(&failed.remains).take()) {
+            *lock(&port.remains) = Some(Remains { behaviour, reached });
+        }
+    }
+}
+
+/// Sends a kernel of the processor what its checkpoint does not contain.
+fn redeliver(found: &Port, again: &Again<'_>) -> Result<()> {
+    let send = |entry: &Entry, flags: u32| {
+        found.clock.see(entry.clock);
+        let head =
+            Head { high: entry.high, kind: entry.kind, flags, clock: entry.clock, buffer: (0, 0), quietly: false };
+        let mut attachment = entry.attachment.clone();
+        let mut outgoing = Outgoing { head, bytes: &entry.bytes, attachment: &mut attachment };
+        found.inject_blocking(&mut outgoing, None).map(drop)
+    };
+    // Those that were handled take no room in the outbound ring, so they all get through; the others were in the
+    // rings when the kernel was lost, so they all fit.
+    found.steer(Command::Activate)?;
+    for entry in again.entries.iter().filter(|entry| is_before(entry, again.reached)) {
+        send(entry, flags::SILENT)?;
+    }
+    found.wait_until_empty()?;
+    found.steer(Command::Pause)?;
+    for entry in again.entries.iter().filter(|entry| !is_before(entry, again.reached)) {
+        send(entry, if entry.ask { flags::SILENT } else { 0 })?;
+    }
+    Ok(())
 }

@@ -6,8 +6,9 @@ use millrace_core::Priority;
 
 use crate::{
     Error, Message, Moment, Result,
+    header::Header,
     layout::flags,
-    port::{Attachment, Header, Place, Port},
+    port::{Attachment, Place, Port},
 };
 
 /// A kernel: its state, and what it does with a message. The same definition works on every device for which it has
@@ -164,6 +165,11 @@ impl Outbox<'_> {
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.start, bytes.len()) };
             Ok((bytes.len(), None))
         })
+    }
+
+    /// Whether the answer can be built in the slot.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.slot.is_some() && self.emissions.is_empty()
     }
 
     /// Lets `write` build the answer: in the slot, or where it waits for those that have to be sent before it.

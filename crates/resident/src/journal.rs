@@ -2,7 +2,10 @@
 
 use std::sync::Mutex;
 
-use crate::{Moment, port::lock};
+use crate::{
+    Moment,
+    port::{Attachment, lock},
+};
 
 /// A message that was sent.
 #[derive(Debug, Clone)]
@@ -13,6 +16,8 @@ pub(crate) struct Entry {
     pub(crate) kind: u32,
     pub(crate) clock: Moment,
     pub(crate) bytes: Vec<u8>,
+    /// What belongs to it, shared and not copied.
+    pub(crate) attachment: Option<Attachment>,
     /// Its sender waited for the answer.
     pub(crate) ask: bool,
 }
@@ -46,6 +51,11 @@ impl Journal {
             notes.limit = (notes.entries.len() * 2).max(64);
         }
         notes.entries.push(entry);
+    }
+
+    /// A message is not to be sent again: its handler panicked.
+    pub(crate) fn forget(&self, high: bool, number: u64) {
+        lock(&self.notes).entries.retain(|entry| (entry.high, entry.number) != (high, number));
     }
 
     fn prune(&self, notes: &mut Notes) {

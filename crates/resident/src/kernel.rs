@@ -12,17 +12,24 @@ use std::{
     task::Waker,
 };
 
-use millrace_ring::{Seat, prefetch_to_write};
+use millrace_ring::{Seat, TickClock, prefetch_to_write};
 
 use crate::{
     Command, Error, LaunchOptions, Moment, RestartPolicy, STARVATION_BOUND, Status,
+    carry::Letter,
     handler::{Answer, Behaviour, Emission, Outbox},
+    header::Header,
     layout::{fault, flags},
-    links::{Link, Links},
-    port::{Attachment, Head, Header, Outgoing, Port, Saved, lock, message_id},
-    slots::{Refusal, Words},
+    links::{Delivered, Link, Links},
+    port::{Attachment, Port, Remains, Saved, lock, message_id},
+    slots::Words,
     sync::AtomicU32,
 };
+
+/// Ticks of a handler that is brief: some microseconds, less than waking a thread costs, whatever the clock.
+const BRIEF: u64 = 20_000;
+/// Times in a row that somebody has to ask, and the handler to be brief, before one who asks runs it.
+const PROOF: u32 = 32;
 
 /// What came of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,11 +56,8 @@ struct Counts {
 
 /// A message that some links still have to get.
 struct Pending {
-    kind: u32,
-    bytes: Vec<u8>,
-    attachment: Option<Attachment>,
+    letter: Letter,
     correlation: u64,
-    clock: Moment,
     /// The links; none if it is for the host.
     to: Option<Vec<Arc<Link>>>,
 }
@@ -80,11 +84,17 @@ struct Life {
     restart: RestartPolicy,
     checkpoint_every: Option<u64>,
     since_checkpoint: u64,
+    /// Times in a row that somebody asked and the handler was brief, up to [`PROOF`].
+    brief: u32,
+    /// One who asked runs it.
+    asked: bool,
+    ticks: TickClock,
     emissions: VecDeque<Emission>,
     pending: VecDeque<Pending>,
     scratch: Vec<u8>,
     seat: Seat,
-    link_seats: Vec<(Arc<Link>, Seat)>,
+    /// The kernels whose room is waited for.
+    link_seats: Vec<(Arc<Port>, Seat)>,
 }
 
 impl Kernel {
@@ -107,6 +117,9 @@ impl Kernel {
             restart: options.restart,
             checkpoint_every: options.checkpoint_every,
             since_checkpoint: 0,
+            brief: 0,
+            asked: false,
+            ticks: TickClock::pick(),
             emissions: VecDeque::new(),
             pending: VecDeque::new(),
             scratch: Vec::new(),
@@ -114,6 +127,15 @@ impl Kernel {
             link_seats: Vec::new(),
         };
         Self { port, life }
+    }
+
+    pub(crate) fn port(&self) -> &Arc<Port> {
+        &self.port
+    }
+
+    /// Whether something waits to be sent on.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.life.pending.is_empty()
     }
 
     /// Handles up to `budget` messages.
@@ -129,18 +151,39 @@ impl Kernel {
         last
     }
 
+    /// Whether one who asks may run it: all that it was sent lately was asked, its handler was brief every time, and nothing
+    /// waits to be sent on.
+    #[inline]
+    pub(crate) fn is_brief(&self) -> bool {
+        self.life.brief >= PROOF && self.life.status == Status::Active && self.life.pending.is_empty()
+    }
+
+    /// Handles messages until that of this number is handled, at most so many. False if there is anything left to do.
+    #[inline]
+    pub(crate) fn run_until(&mut self, id: u64, most: u32) -> bool {
+        let (high, number) = ((id - 1) & 1 == 1, (id - 1) >> 1);
+        self.life.asked = true;
+        let handled = (0..most).try_for_each(|_| match self.life.step(&self.port) {
+            Step::Worked if (if high { self.life.high } else { self.life.normal }) > number => Err(true),
+            Step::Worked => Ok(()),
+            Step::Idle | Step::Ended => Err(false),
+        });
+        self.life.asked = false;
+        handled == Err(true) && self.life.pending.is_empty() && !self.life.status.is_ended() && !self.port.stirs()
+    }
+
     /// Leaves a waker with everything that could give the kernel something to do. The caller must run it once more.
     pub(crate) fn register(&mut self, waker: &Waker) {
         let rests = &self.port.region.telemetry().rests;
         rests.store(rests.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.port.work.register(&mut self.life.seat, waker);
-        for (link, mut seat) in self.life.link_seats.drain(..) {
-            link.to.room.unregister(&mut seat);
+        for (to, mut seat) in self.life.link_seats.drain(..) {
+            to.room.unregister(&mut seat);
         }
         for link in self.life.pending.iter().flat_map(|pending| pending.to.iter().flatten()) {
-            let mut seat = Seat::default();
-            link.to.room.register(&mut seat, waker);
-            self.life.link_seats.push((link.clone(), seat));
+            let (to, mut seat) = (link.to(), Seat::default());
+            to.room.register(&mut seat, waker);
+            self.life.link_seats.push((to, seat));
         }
     }
 }
@@ -249,6 +292,7 @@ impl Life {
         let attachment =
             if header.flags & flags::ATTACHED != 0 { lock(&port.attached).remove(&header.id) } else { None };
         let ask = header.is_ask();
+        let mute = header.flags & flags::SILENT != 0;
         let to_host = ask || self.links.is_empty();
         let slot = port.rings.out.at(self.out as u32);
         let telemetry = port.region.telemetry();
@@ -261,9 +305,19 @@ impl Life {
             emissions: &mut self.emissions,
             silent: false,
         };
+        // Who asked and runs it must know; to its worker it makes no difference once it is known. What nobody asked is the
+        // worker's, who had better stay awake for more of it.
+        self.brief = if ask { self.brief } else { 0 };
+        let start = (ask && (self.asked || self.brief < PROOF)).then(|| self.ticks.now());
         let result =
             catch_unwind(AssertUnwindSafe(|| behaviour.handle(header, bytes, attachment.as_ref(), &mut outbox)));
-        let answers = ask || (behaviour.answers() && !outbox.silent);
+        if let Some(start) = start {
+            self.brief = if self.ticks.now().wrapping_sub(start) < BRIEF { PROOF.min(self.brief + 1) } else { 0 };
+        }
+        let answers = !mute && (ask || (behaviour.answers() && !outbox.silent));
+        if mute {
+            outbox.emissions.clear();
+        }
         let answer = outbox.answer.take();
         drop(attachment);
         // As on a device without a clock: later than the message, and than the last one.
@@ -348,12 +402,13 @@ impl Life {
         let links = self.links.all();
         let to_links = || (!links.is_empty()).then(|| links.to_vec());
         for Emission { kind, bytes, attachment } in self.emissions.drain(..) {
-            self.pending.push_back(Pending { kind, bytes, attachment, correlation: 0, clock, to: to_links() });
+            let letter = Letter { kind, clock, bytes, attachment };
+            self.pending.push_back(Pending { letter, correlation: 0, to: to_links() });
         }
         if let Some(Answer { kind, attachment, .. }) = answer {
             let (correlation, to) = if to.is_ask() { (to.id, None) } else { (0, to_links()) };
-            let bytes = self.scratch.clone();
-            self.pending.push_back(Pending { kind, bytes, attachment, correlation, clock, to });
+            let letter = Letter { kind, clock, bytes: self.scratch.clone(), attachment };
+            self.pending.push_back(Pending { letter, correlation, to });
         }
         self.flush(port);
     }
@@ -376,34 +431,25 @@ impl Life {
             if !out.is_free(&port.region, position) {
                 return false;
             }
-            let bytes = &pending.bytes;
+            let bytes = &pending.letter.bytes;
             assert!(bytes.len() <= port.layout.out_payload(), "the layout was made for larger answers");
             // SAFETY: the slot is free, only this kernel writes such slots, and there is room.
             unsafe {
                 let to = port.region.payload(out.at(position));
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
             }
-            let Pending { kind, correlation, clock, .. } = *pending;
+            let (kind, clock, correlation) = (pending.letter.kind, pending.letter.clock, pending.correlation);
             let header = Header { kind, length: bytes.len() as u32, correlation, clock, ..Header::default() };
             self.counts.sent += 1;
-            self.publish(port, header, pending.attachment.take());
+            self.publish(port, header, pending.letter.attachment.take());
             return true;
         };
         let (mut sent, mut dropped) = (0, 0);
         links.retain(|link| {
-            let mut attachment = pending.attachment.clone();
-            let (high, kind, clock) = (link.high, pending.kind, pending.clock);
-            let head = Head { high, kind, flags: 0, clock, buffer: (0, 0) };
-            let bytes = &*pending.bytes;
-            let result = link.to.inject(&mut Outgoing { head, bytes, attachment: &mut attachment });
-            match result {
-                Ok(_) => sent += 1,
-                Err(Refusal::Full) if !link.lossy => return true,
-                // Lossy and full, or nobody is there any more.
-                Err(_) => {
-                    link.count_dropped();
-                    dropped += 1;
-                }
+            match link.deliver_or_drop(&pending.letter) {
+                None => return true,
+                Some(Delivered::Sent) => sent += 1,
+                Some(Delivered::Dropped) => dropped += 1,
             }
             false
         });
@@ -422,6 +468,10 @@ impl Life {
         self.counts.failed += 1;
         self.emissions.clear();
         tracing::warn!(panic = &*text, "a resident kernel's handler panicked");
+        if let Some(journal) = port.journal.get() {
+            let id = header.id - 1;
+            journal.forget(id & 1 == 1, id >> 1);
+        }
         let restarts = match self.restart {
             RestartPolicy::Never => 0,
             RestartPolicy::UpTo(restarts) => restarts,
@@ -458,7 +508,8 @@ impl Life {
         let Some(behaviour) = &self.behaviour else { return };
         let state = behaviour.state().to_vec();
         let (handled, clock) = (self.counts.handled, Moment::from_raw(self.counts.clock));
-        *lock(&port.saved) = Some(Saved { state, handled, clock });
+        let positions = [self.high as u32, self.normal as u32];
+        *lock(&port.saved) = Some(Saved { state, handled, clock, positions });
         self.counts.checkpoints += 1;
         self.publish_counts(port);
     }
@@ -491,6 +542,11 @@ impl Life {
         self.status = status;
         self.pending.clear();
         self.emissions.clear();
+        let reached = [self.high as u32, self.normal as u32];
+        let returns = status == Status::Failed && port.can_return();
+        if let Some(behaviour) = self.behaviour.take_if(|_| returns) {
+            *lock(&port.remains) = Some(Remains { behaviour, reached });
+        }
         if let Some(behaviour) = self.behaviour.take()
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(behaviour)))
         {
@@ -504,8 +560,8 @@ impl Life {
 impl Drop for Kernel {
     fn drop(&mut self) {
         self.port.work.unregister(&mut self.life.seat);
-        for (link, mut seat) in self.life.link_seats.drain(..) {
-            link.to.room.unregister(&mut seat);
+        for (to, mut seat) in self.life.link_seats.drain(..) {
+            to.room.unregister(&mut seat);
         }
         if !self.life.status.is_ended() {
             // Its thread could not be started, or is being torn down.
@@ -516,7 +572,7 @@ impl Drop for Kernel {
 }
 
 /// What a panic says.
-fn text_of(panic: Box<dyn Any + Send>) -> Arc<str> {
+pub(crate) fn text_of(panic: Box<dyn Any + Send>) -> Arc<str> {
     let text = panic.downcast_ref::<&str>().map(|text| Arc::from(*text));
     let text = text.or_else(|| panic.downcast_ref::<String>().map(|text| Arc::from(text.as_str())));
     if catch_unwind(AssertUnwindSafe(|| drop(panic))).is_err() {

@@ -24,11 +24,14 @@
 extern crate self as millrace_resident;
 
 mod archive;
+mod carry;
 mod clock;
+mod drive;
 mod engine;
 mod error;
 mod gpu;
 mod handler;
+mod header;
 mod journal;
 mod kernel;
 pub mod layout;
@@ -45,16 +48,17 @@ mod sync;
 mod workers;
 
 pub use archive::{Archivable, Archive, ArchivedHandler, ArchivedResident};
+pub use carry::{Becomes, Carried, Linkable};
 pub use clock::{Clock, Moment};
 pub use error::{Error, Refused, Result};
 pub use handler::{Handler, Scope};
+pub use header::Header;
 pub use links::{Delivery, Linked, Topic};
 pub use message::Message;
 pub use millrace_resident_derive::Message;
 pub use options::{
     Command, InUse, LaunchOptions, MAX_CAPACITY, Mode, Residency, RestartPolicy, STARVATION_BOUND, Status, WaitPolicy,
 };
-pub use port::Header;
 pub use region::Region;
 pub use resident::{Checkpoint, Launch, Resident, Telemetry};
 /// The crate that archives are made with.

@@ -5,14 +5,19 @@
 use std::{
     marker::PhantomData,
     sync::{
-        Arc, Mutex, OnceLock, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
+use rkyv::util::AlignedVec;
+
 use crate::{
-    Handler, Message, Refused, Resident, Result,
-    port::{Head, Outgoing, Port, lock},
+    Archivable, Archive, ArchivedHandler, ArchivedResident, Becomes, Carried, Handler, Linkable, Message, Refused,
+    Resident, Result,
+    carry::{Letter, Translate},
+    port::{Attachment, Head, Outgoing, Port, lock},
+    slots::Refusal,
 };
 
 /// What happens to a message when a receiver has no room.
@@ -34,24 +39,89 @@ pub enum Delivery {
 /// A way from a kernel to another.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) to: Arc<Port>,
+    to: Mutex<Arc<Port>>,
     pub(crate) lossy: bool,
-    pub(crate) high: bool,
+    /// Of a receiver that takes the other form of what the sender gives.
+    translate: Option<Translate>,
     dropped: AtomicU64,
 }
 
 impl Link {
-    fn new(to: Arc<Port>, delivery: Delivery) -> Arc<Self> {
-        Arc::new(Self { to, lossy: delivery == Delivery::Lossy, high: false, dropped: AtomicU64::new(0) })
+    fn new(to: Arc<Port>, delivery: Delivery, translate: Option<Translate>) -> Arc<Self> {
+        let lossy = delivery == Delivery::Lossy;
+        Arc::new(Self { to: Mutex::new(to), lossy, translate, dropped: AtomicU64::new(0) })
     }
 
-    pub(crate) fn count_dropped(&self) {
-        self.add_dropped(1);
+    /// The receiver; of one that was lost and has come back, the one that it is now.
+    pub(crate) fn to(&self) -> Arc<Port> {
+        let mut to = lock(&self.to);
+        while let Some(next) = to.successor.get().cloned() {
+            *to = next;
+        }
+        to.clone()
+    }
+
+    /// Whether a device can copy the bytes as they are.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.translate.is_none()
+    }
+
+    /// Puts a message into the receiver's ring. `Full` if the sender has to wait: for room, or for a receiver that was
+    /// lost and can come back.
+    pub(crate) fn deliver(&self, letter: &Letter) -> Result<(), Refusal> {
+        let to = self.to();
+        let translated;
+        let (kind, bytes, mut attachment) = match self.translate {
+            None => (letter.kind, &*letter.bytes, letter.attachment.clone()),
+            Some(translate) => match translate(letter.whole()) {
+                Ok((kind, bytes)) => {
+                    translated = bytes;
+                    (kind, &*translated, None)
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a message could not be translated for a linked kernel");
+                    return Err(Refusal::Closed);
+                }
+            },
+        };
+        let head = Head { high: false, kind, flags: 0, clock: letter.clock, buffer: (0, 0), quietly: false };
+        let inline = bytes.len() <= to.layout.in_payload();
+        if !inline {
+            let mut beside = AlignedVec::with_capacity(bytes.len());
+            beside.extend_from_slice(bytes);
+            attachment = Some(Attachment::Archive(Arc::new(beside)));
+        }
+        let bytes = if inline { bytes } else { &[] };
+        match to.inject(&mut Outgoing { head, bytes, attachment: &mut attachment }) {
+            Ok(_) => Ok(()),
+            Err(Refusal::Closed) if to.can_return() => Err(Refusal::Full),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// [`Self::deliver`] for a sender that waits or not, as the link says. False if it has to wait.
+    pub(crate) fn deliver_or_drop(&self, letter: &Letter) -> Option<Delivered> {
+        match self.deliver(letter) {
+            Ok(()) => Some(Delivered::Sent),
+            Err(Refusal::Full) if !self.lossy => None,
+            // Lossy and full, or nobody is there any more.
+            Err(_) => {
+                self.add_dropped(1);
+                Some(Delivered::Dropped)
+            }
+        }
     }
 
     pub(crate) fn add_dropped(&self, messages: u64) {
         self.dropped.fetch_add(messages, Ordering::Relaxed);
     }
+}
+
+/// What became of a message on a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delivered {
+    Sent,
+    Dropped,
 }
 
 /// Where a kernel's answers go instead of to the host.
@@ -62,12 +132,12 @@ pub(crate) struct Links {
     any: AtomicBool,
     list: Mutex<Arc<Vec<Arc<Link>>>>,
     /// Called after a change, for a device that keeps links in its own memory.
-    pub(crate) changed: Changed,
+    changed: Changed,
 }
 
 /// Something to be called, once it is known.
 #[derive(Default)]
-pub(crate) struct Changed(pub(crate) OnceLock<Box<dyn Fn() + Send + Sync>>);
+struct Changed(Mutex<Option<Arc<dyn Fn() + Send + Sync>>>);
 
 impl std::fmt::Debug for Changed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -90,9 +160,20 @@ impl Links {
         change(Arc::make_mut(&mut list));
         self.any.store(!list.is_empty(), Ordering::Release);
         drop(list);
-        if let Some(changed) = self.changed.0.get() {
+        self.look_again();
+    }
+
+    /// Makes a device that keeps links in its own memory write them anew.
+    pub(crate) fn look_again(&self) {
+        let changed = lock(&self.changed.0).clone();
+        if let Some(changed) = changed {
             changed();
         }
+    }
+
+    /// Says what is to be called after a change, from now on.
+    pub(crate) fn when_changed(&self, changed: Arc<dyn Fn() + Send + Sync>) {
+        *lock(&self.changed.0) = Some(changed);
     }
 }
 
@@ -191,30 +272,34 @@ impl<M> Clone for Topic<M> {
     }
 }
 
-impl<M: Message> Default for Topic<M> {
+impl<M: Carried> Default for Topic<M> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<M: Message> Topic<M> {
+impl<M: Carried> Topic<M> {
     /// A topic without anybody.
     pub fn new() -> Self {
         Self { members: Arc::default(), messages: PhantomData }
     }
 
     /// From now on the kernel's answers go to the subscribers.
-    pub fn publish_from<H: Handler<Reply = M>>(&self, kernel: &Resident<H>) {
+    pub fn publish_from<K: Linkable<Gives = M>>(&self, kernel: &K) {
         let mut members = lock(&self.members);
-        let links = kernel.links();
+        let links = &kernel.base().links;
         links.change(|list| list.extend(members.subscribers.iter().cloned()));
         members.publishers.retain(|links| links.strong_count() > 0);
         members.publishers.push(Arc::downgrade(links));
     }
 
-    /// From now on the kernel gets what is published.
-    pub fn subscribe<H: Handler<Message = M>>(&self, kernel: &Resident<H>, delivery: Delivery) -> Linked {
-        let link = Link::new(kernel.port().clone(), delivery);
+    /// From now on the kernel gets what is published. An archive that does not fit into a slot is made once, and all
+    /// subscribers read that one.
+    pub fn subscribe<K: Linkable>(&self, kernel: &K, delivery: Delivery) -> Linked
+    where
+        M: Becomes<K::Takes>,
+    {
+        let link = Link::new(kernel.base().port.clone(), delivery, M::TRANSLATE);
         let mut members = lock(&self.members);
         members.subscribers.push(link.clone());
         for links in members.publishers.iter().filter_map(Weak::upgrade) {
@@ -223,36 +308,129 @@ impl<M: Message> Topic<M> {
         Linked { link, from: Vec::new(), topic: Arc::downgrade(&self.members) }
     }
 
-    /// Publishes from the host: waits for room with lossless subscribers, and counts what lossy ones have no room for.
-    pub fn send(&self, message: M) -> Result<(), Refused<M>> {
+    /// Publishes from the host.
+    fn publish(&self, letter: &mut Letter) -> Result<()> {
         let subscribers = lock(&self.members).subscribers.clone();
         for link in subscribers {
-            let (high, clock) = (link.high, link.to.clock.tick());
-            let head = Head { high, kind: M::TYPE, flags: 0, clock, buffer: (0, 0) };
-            let mut outgoing = Outgoing { head, bytes: message.as_bytes(), attachment: &mut None };
-            if link.lossy || link.to.status().is_ended() {
-                if link.to.inject(&mut outgoing).is_err() {
-                    link.count_dropped();
+            let to = link.to();
+            letter.clock = to.clock.tick();
+            if link.lossy || (to.status().is_ended() && !to.can_return()) {
+                if link.deliver(letter).is_err() {
+                    link.add_dropped(1);
                 }
             } else {
-                link.to.inject_blocking(&mut outgoing, None).map_err(|error| Refused { message, error })?;
+                to.send_blocking(None, || link.deliver(letter).map(|()| 0))?;
             }
         }
         Ok(())
     }
 }
 
+impl<M: Message> Topic<M> {
+    /// Publishes from the host: waits for room with lossless subscribers, and counts what lossy ones have no room for.
+    pub fn send(&self, message: M) -> Result<(), Refused<M>> {
+        let (bytes, clock) = (message.as_bytes().to_vec(), crate::Moment::default());
+        let mut letter = Letter { kind: M::TYPE, clock, bytes, attachment: None };
+        self.publish(&mut letter).map_err(|error| Refused { message, error })
+    }
+}
+
+impl<M: Archivable> Topic<Archive<M>> {
+    /// Publishes from the host, as with plain messages. The archive is made once.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # struct Longest;
+    /// # impl ArchivedHandler for Longest {
+    /// #     type Message = Vec<String>; type Reply = String; type State = ();
+    /// #     fn state(&self) {}
+    /// #     fn handle(&mut self, _: &mut (), words: &rkyv::Archived<Vec<String>>, _: &mut Scope<'_, String>) -> String {
+    /// #         words.iter().max_by_key(|word| word.len()).map(|word| word.to_string()).unwrap_or_default()
+    /// #     }
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// # let soon = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    /// let launch = || device.launch_archived(Longest, LaunchOptions::default());
+    /// let (left, right) = (launch()?, launch()?);
+    /// let topic = Topic::<Archive<Vec<String>>>::new();
+    /// topic.subscribe(&left, Delivery::Lossless);
+    /// topic.subscribe(&right, Delivery::Lossless);
+    /// topic.send(&vec!["mill".into(), "race".into(), "wheel".into()])?;
+    /// assert_eq!(*left.receive(soon)?, "wheel");
+    /// assert_eq!(*right.receive(soon)?, "wheel");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn send(&self, message: &M) -> Result<()> {
+        let attachment = Some(Attachment::Archive(Archive::new(message)?.into_shared()));
+        let (kind, clock) = (crate::archive::kind_of::<M>(), crate::Moment::default());
+        self.publish(&mut Letter { kind, clock, bytes: Vec::new(), attachment })
+    }
+}
+
+/// Links a kernel's answers to another.
+fn link<K: Linkable>(from: &Arc<Links>, to: &K, delivery: Delivery, translate: Option<Translate>) -> Linked {
+    let link = Link::new(to.base().port.clone(), delivery, translate);
+    from.change(|list| list.push(link.clone()));
+    Linked { link, from: vec![Arc::downgrade(from)], topic: Weak::new() }
+}
+
 impl<H: Handler> Resident<H> {
     /// From now on this kernel's answers, except to those who ask, go to another kernel: straight into its inbound ring.
-    /// If it has no room, this one waits.
-    pub fn link<T: Handler<Message = H::Reply>>(&self, to: &Resident<T>) -> Linked {
+    /// If it has no room, this one waits. The other may take [archives](crate::ArchivedHandler) of them.
+    pub fn link<K: Linkable>(&self, to: &K) -> Linked
+    where
+        H::Reply: Becomes<K::Takes>,
+    {
         self.link_with(to, Delivery::Lossless)
     }
 
     /// [`Self::link`], with a choice of what happens when there is no room.
-    pub fn link_with<T: Handler<Message = H::Reply>>(&self, to: &Resident<T>, delivery: Delivery) -> Linked {
-        let link = Link::new(to.port().clone(), delivery);
-        self.links().change(|list| list.push(link.clone()));
-        Linked { link, from: vec![Arc::downgrade(self.links())], topic: Weak::new() }
+    pub fn link_with<K: Linkable>(&self, to: &K, delivery: Delivery) -> Linked
+    where
+        H::Reply: Becomes<K::Takes>,
+    {
+        link(self.links(), to, delivery, <H::Reply as crate::carry::sealed::Becomes<K::Takes>>::TRANSLATE)
+    }
+}
+
+impl<H: ArchivedHandler> ArchivedResident<H> {
+    /// From now on this kernel's answers, except to those who ask, go to another kernel: straight into its inbound ring,
+    /// or, those that do not fit, by handle. If it has no room, this one waits.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # struct Reverse;
+    /// # impl ArchivedHandler for Reverse {
+    /// #     type Message = String; type Reply = String; type State = ();
+    /// #     fn state(&self) {}
+    /// #     fn handle(&mut self, _: &mut (), text: &rkyv::Archived<String>, _: &mut Scope<'_, String>) -> String {
+    /// #         text.chars().rev().collect()
+    /// #     }
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// # let soon = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    /// let first = device.launch_archived(Reverse, LaunchOptions::default())?;
+    /// let second = device.launch_archived(Reverse, LaunchOptions::default())?;
+    /// first.link(&second);
+    /// first.send(&"millrace".into())?;
+    /// assert_eq!(*second.receive(soon)?, "millrace");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn link<K: Linkable>(&self, to: &K) -> Linked
+    where
+        Archive<H::Reply>: Becomes<K::Takes>,
+    {
+        self.link_with(to, Delivery::Lossless)
+    }
+
+    /// [`Self::link`], with a choice of what happens when there is no room.
+    pub fn link_with<K: Linkable>(&self, to: &K, delivery: Delivery) -> Linked
+    where
+        Archive<H::Reply>: Becomes<K::Takes>,
+    {
+        let translate = <Archive<H::Reply> as crate::carry::sealed::Becomes<K::Takes>>::TRANSLATE;
+        link(&self.base.links, to, delivery, translate)
     }
 }

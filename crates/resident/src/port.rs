@@ -2,10 +2,10 @@
 //! device the kernel runs on, nor what its messages mean.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{Ordering, fence},
+        atomic::{AtomicBool, Ordering, fence},
     },
     task::{Poll, Waker},
     time::{Duration, Instant},
@@ -18,78 +18,15 @@ use rkyv::util::AlignedVec;
 
 use crate::{
     Clock, Command, Error, Moment, Result, Status, Telemetry,
-    journal::{Entry, Journal},
-    layout::{HEADER, RegionLayout, flags, slot},
+    drive::Wheel,
+    handler::Behaviour,
+    header::Header,
+    journal::{Entry, Journal, Positions},
+    layout::{HEADER, RegionLayout, flags},
     region::{Region, Rings},
     replies::Replies,
     slots::{Refusal, Slots, Tail, Words},
 };
-
-/// What stands in front of a message.
-///
-/// ```
-/// let header = millrace_resident::Header::default();
-/// assert!(!header.is_ask());
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Header {
-    /// The message's type.
-    pub kind: u32,
-    /// Bytes of it in the slot.
-    pub length: u32,
-    /// See [`crate::layout::flags`].
-    pub flags: u32,
-    /// Its number, unique for its kernel and direction.
-    pub id: u64,
-    /// The number of the message that it answers; zero if none.
-    pub correlation: u64,
-    /// When it was sent.
-    pub clock: Moment,
-    /// Of a payload in a buffer: which; of a failure: the [`crate::layout::fault`].
-    pub buffer: u32,
-    /// Which life of that buffer.
-    pub generation: u32,
-}
-
-impl Header {
-    /// Whether its sender waits for the answer.
-    pub fn is_ask(&self) -> bool {
-        self.flags & flags::ASK != 0
-    }
-
-    #[inline(always)]
-    pub(crate) fn write(&self, region: &Region, at: usize) {
-        let set = |word: usize, value: u32| region.word(at + word).store(value, Ordering::Relaxed);
-        let set_two = |word: usize, value: u64| {
-            set(word, value as u32);
-            set(word + 1, (value >> 32) as u32);
-        };
-        set(slot::TYPE, self.kind);
-        set(slot::LENGTH, self.length);
-        set(slot::FLAGS, self.flags);
-        set_two(slot::ID, self.id);
-        set_two(slot::CORRELATION, self.correlation);
-        set_two(slot::CLOCK, self.clock.raw());
-        set(slot::BUFFER, self.buffer);
-        set(slot::GENERATION, self.generation);
-    }
-
-    #[inline(always)]
-    pub(crate) fn read(region: &Region, at: usize) -> Self {
-        let get = |word: usize| region.word(at + word).load(Ordering::Relaxed);
-        let get_two = |word: usize| u64::from(get(word)) | u64::from(get(word + 1)) << 32;
-        Self {
-            kind: get(slot::TYPE),
-            length: get(slot::LENGTH),
-            flags: get(slot::FLAGS),
-            id: get_two(slot::ID),
-            correlation: get_two(slot::CORRELATION),
-            clock: Moment::from_raw(get_two(slot::CLOCK)),
-            buffer: get(slot::BUFFER),
-            generation: get(slot::GENERATION),
-        }
-    }
-}
 
 /// What belongs to a message and does not fit into its slot. It waits beside the ring, under the message's number.
 #[derive(Debug, Clone)]
@@ -108,6 +45,15 @@ pub(crate) struct Saved {
     pub(crate) state: Vec<u8>,
     pub(crate) handled: u64,
     pub(crate) clock: Moment,
+    /// Where the rings were.
+    pub(crate) positions: Positions,
+}
+
+/// What is left of a kernel that failed and may come back.
+pub(crate) struct Remains {
+    pub(crate) behaviour: Box<dyn Behaviour>,
+    /// How far it got in its rings; those up to there were answered, also the one that it failed with.
+    pub(crate) reached: Positions,
 }
 
 /// Reads the last checkpoint where a device made it.
@@ -129,6 +75,8 @@ pub(crate) struct Head {
     pub(crate) clock: Moment,
     /// Which buffer the attachment is, for a device that looks there.
     pub(crate) buffer: (u32, u32),
+    /// The sender runs the kernel itself: its worker is not to be woken.
+    pub(crate) quietly: bool,
 }
 
 /// A plain message to be sent.
@@ -159,6 +107,8 @@ pub(crate) struct Port {
     pub(crate) rings: Rings,
     high: CachePadded<Tail>,
     normal: CachePadded<Tail>,
+    /// Who may run it, if that is not always the same.
+    pub(crate) wheel: OnceLock<Arc<Wheel>>,
     /// The kernel has something to do.
     pub(crate) work: Bell,
     /// Senders have room.
@@ -174,6 +124,14 @@ pub(crate) struct Port {
     pub(crate) saved_at: OnceLock<SavedAt>,
     /// What was sent since, if it may have to be sent again.
     pub(crate) journal: OnceLock<Journal>,
+    /// Its handler, once it has failed, if it may come back.
+    pub(crate) remains: Mutex<Option<Remains>>,
+    /// What it had sent to kernels that its device cannot reach, and was not carried there when it was lost.
+    pub(crate) unsent: Mutex<VecDeque<crate::gpu::Unsent>>,
+    /// What it is now, after it was lost and came back.
+    pub(crate) successor: OnceLock<Arc<Port>>,
+    /// Its handle was dropped.
+    abandoned: AtomicBool,
     /// Why it failed.
     reason: Mutex<Option<Arc<str>>>,
     /// Held while the host's line of the control block changes.
@@ -198,6 +156,7 @@ impl Port {
             rings,
             high: CachePadded::new(Tail::new()),
             normal: CachePadded::new(Tail::new()),
+            wheel: OnceLock::new(),
             work: Bell::new(),
             room: Bell::new(),
             mail: Bell::new(),
@@ -207,6 +166,10 @@ impl Port {
             saved: Mutex::default(),
             saved_at: OnceLock::new(),
             journal: OnceLock::new(),
+            remains: Mutex::default(),
+            unsent: Mutex::default(),
+            successor: OnceLock::new(),
+            abandoned: AtomicBool::new(false),
             reason: Mutex::default(),
             steering: Mutex::default(),
             clock,
@@ -244,6 +207,7 @@ impl Port {
             ring: &'a Slots,
             position: u32,
             header: Header,
+            quietly: bool,
         }
         impl Drop for Claimed<'_> {
             #[inline(always)]
@@ -256,7 +220,9 @@ impl Port {
                 ring.publish(region, self.position);
                 // The slot after it was the kernel's a lap ago.
                 prefetch_to_write(region.word(ring.at(self.position.wrapping_add(1))));
-                self.port.work.ring();
+                if !self.quietly {
+                    self.port.work.ring();
+                }
             }
         }
         impl Claimed<'_> {
@@ -268,8 +234,10 @@ impl Port {
                 let bytes = unsafe { std::slice::from_raw_parts(self.port.region.payload(at), length) }.to_vec();
                 let (high, number) = ((header.id - 1) & 1 == 1, (header.id - 1) >> 1);
                 let (kind, clock, ask) = (header.kind, header.clock, header.is_ask());
+                let attached = header.flags & flags::ATTACHED != 0;
+                let attachment = attached.then(|| lock(&self.port.attached).get(&header.id).cloned()).flatten();
                 if header.flags & flags::VOID == 0 {
-                    journal.note(Entry { high, number, kind, clock, bytes, ask });
+                    journal.note(Entry { high, number, kind, clock, bytes, attachment, ask });
                 }
             }
         }
@@ -280,6 +248,7 @@ impl Port {
             port: self,
             ring,
             position,
+            quietly: head.quietly,
             header: Header {
                 kind: head.kind,
                 length: 0,
@@ -381,6 +350,11 @@ impl Port {
         self.close();
     }
 
+    /// Whether it has failed, or is about to.
+    pub(crate) fn is_failing(&self) -> bool {
+        lock(&self.reason).is_some()
+    }
+
     /// For the kernel's side: how it is from now on.
     pub(crate) fn set_status(&self, status: Status) {
         if status.is_ended() {
@@ -404,6 +378,30 @@ impl Port {
         }
     }
 
+    /// Nobody has its handle any more: those who wait for it to come back need not.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+        self.room.ring();
+    }
+
+    /// Of a kernel that takes nothing any more: whether it may be recovered.
+    pub(crate) fn can_return(&self) -> bool {
+        let told = Command::from_word(self.region.control().command.load(Ordering::Acquire));
+        let ending = matches!(told, Some(Command::Drain | Command::Terminate));
+        self.journal.get().is_some() && !ending && !self.abandoned.load(Ordering::Acquire)
+    }
+
+    /// Whether another device than the processor runs it.
+    pub(crate) fn is_of_device(&self) -> bool {
+        self.saved_at.get().is_some()
+    }
+
+    /// The kernel came back: whoever is linked to it goes on with the new one.
+    pub(crate) fn succeed(&self, by: &Arc<Self>) {
+        let _ = self.successor.set(by.clone());
+        self.room.ring();
+    }
+
     /// Takes no more messages. Says where the rings end.
     fn close(&self) -> (u32, u32) {
         let ends = (self.high.close(), self.normal.close());
@@ -420,6 +418,17 @@ impl Port {
         all(self.inlet(true), high) && all(self.inlet(false), normal)
     }
 
+    /// Whether the kernel has something to look at: requests, or messages.
+    #[inline]
+    pub(crate) fn stirs(&self) -> bool {
+        let control = self.region.control();
+        let filled =
+            |ring: &Slots, head: &crate::sync::AtomicU32| ring.is_filled(&self.region, head.load(Ordering::Acquire));
+        control.request.load(Ordering::Acquire) != control.acknowledged.load(Ordering::Relaxed)
+            || filled(&self.rings.high, &control.high_head)
+            || filled(&self.rings.normal, &control.normal_head)
+    }
+
     /// Messages that wait, urgent ones and others.
     pub(crate) fn depth(&self) -> (u32, u32) {
         let control = self.region.control();
@@ -429,6 +438,29 @@ impl Port {
             tail.position().wrapping_sub(head)
         };
         (depth(&self.high, &control.high_head), depth(&self.normal, &control.normal_head))
+    }
+
+    /// Waits until nothing that was sent waits any more, for as long as the kernel makes progress.
+    pub(crate) fn wait_until_empty(&self) -> Result<()> {
+        self.wait_while_working(|| self.depth() == (0, 0))
+    }
+
+    /// Waits until something is so, for as long as the kernel makes progress.
+    pub(crate) fn wait_while_working(&self, is_so: impl Fn() -> bool) -> Result<()> {
+        let (mut before, mut since) = (self.progress(), Instant::now());
+        while !is_so() {
+            if self.status().is_ended() {
+                return Err(self.ended());
+            }
+            let now = self.progress();
+            if now != std::mem::replace(&mut before, now) {
+                since = Instant::now();
+            } else if since.elapsed() > self.timeout {
+                return Err(Error::Stalled { status: self.status(), waited: self.timeout });
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        Ok(())
     }
 
     pub(crate) fn telemetry(&self) -> Telemetry {

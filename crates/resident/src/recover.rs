@@ -1,40 +1,51 @@
-//! Going on after a device was lost.
+//! Going on after a device was lost, or a handler failed for good.
 
 use std::{marker::PhantomData, time::Instant};
 
 use millrace_core::Device;
 
 use crate::{
-    Command, Error, Handler, Resident, Result, Status,
-    journal::{Entry, is_before},
-    layout::flags,
-    port::{Head, Outgoing},
-    resident::{Base, plan},
+    ArchivedHandler, ArchivedResident, Command, Error, Handler, LaunchOptions, Resident, Result, Status,
+    engine::{Again, Plan},
+    resident::Base,
     sync::Ordering,
 };
 
 impl<H: Handler> Resident<H> {
-    /// Goes on with a kernel whose device was lost: opens the device for kernels that stay anew, launches the kernel with
-    /// the state of its last checkpoint, and sends it again what that does not contain. The state sees every message
-    /// that was sent exactly once, in the order of its ring. Only what had not been answered is answered: to those who
-    /// receive. Who asked was told of the loss.
+    /// Goes on with a kernel whose device was lost, or, on the CPU, whose handler panicked more often than its restart
+    /// policy allows: launches it with the state of its last checkpoint, and sends it again what that does not contain.
+    /// The state sees every message that was sent exactly once, in the order of its ring; except for one whose handler
+    /// panicked, which is not tried again. Only what had not been answered is answered: to those who receive. Who asked
+    /// was told of the loss. On the CPU the handler is the same value, after [`Handler::restarted`].
+    ///
+    /// Links and subscriptions stay, to it and from it. Kernels that send to it without loss wait while it is gone, until
+    /// it is recovered or its handle is dropped.
     ///
     /// It needs [`LaunchOptions::checkpoint_every`](crate::LaunchOptions::checkpoint_every), because without it nobody
-    /// keeps what was sent; and it is for kernels without links, because their checkpoints are not made together.
-    /// Answers that nobody received before the loss are still to be received from the old handle.
+    /// keeps what was sent. Answers that nobody received before the loss are still to be received from the old handle.
+    /// If it fails, it can be tried again.
     ///
     /// ```
     /// # use millrace_resident::*;
-    /// # struct Nothing;
-    /// # impl Handler for Nothing {
-    /// #     type Message = (); type Reply = (); type State = ();
-    /// #     fn state(&self) {}
-    /// #     fn handle(&mut self, _: &mut (), _: &(), _: &mut Scope<'_, ()>) {}
+    /// # #[derive(Clone, Copy, Message)] #[repr(C)] struct Number { value: u32 }
+    /// # struct Sum;
+    /// # impl Handler for Sum {
+    /// #     type Message = Number; type Reply = (); type State = Number;
+    /// #     fn state(&self) -> Number { Number { value: 0 } }
+    /// #     fn handle(&mut self, sum: &mut Number, n: &Number, _: &mut Scope<'_, ()>) {
+    /// #         assert!(n.value != 13);
+    /// #         sum.value += n.value
+    /// #     }
     /// # }
     /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
     /// # let device = runtime.open("cpu")?;
-    /// let kernel = device.launch(Nothing, LaunchOptions::default().checkpoint_every(100))?;
-    /// assert!(matches!(kernel.recover(), Err(Error::Unsupported { .. })), "the processor is not lost");
+    /// let sum = device.launch(Sum, LaunchOptions::default().checkpoint_every(100))?;
+    /// for value in [1, 2, 3] {
+    ///     sum.send(Number { value })?;
+    /// }
+    /// assert!(sum.ask(Number { value: 13 }).is_err()); // it panics, and the kernel fails
+    /// let sum = sum.recover()?;
+    /// assert_eq!(sum.checkpoint()?.state.value, 6);
     /// # Ok::<(), Error>(())
     /// ```
     pub fn recover(&self) -> Result<Self> {
@@ -43,57 +54,95 @@ impl<H: Handler> Resident<H> {
 
     /// [`Self::recover`] on another device, or on a new generation of the same.
     pub fn recover_on(&self, device: &Device) -> Result<Self> {
-        let (port, unsupported) = (self.port(), |why| {
-            let device = self.base.device.info().id.as_str().into();
-            Err(Error::Unsupported { what: "recovery", device, why })
-        });
-        let Some(recovery) = &self.base.recovery else {
-            return unsupported("a kernel there fails by its handler only: see `restart`");
-        };
-        let Some(journal) = port.journal.get() else {
-            return unsupported("the kernel was launched without `checkpoint_every`");
-        };
-        if !self.links().is_empty() {
-            return unsupported("the kernel is linked to others");
-        }
-        if port.status() != Status::Failed {
-            return Err(Error::NotFrom { from: port.status(), to: Status::Launched });
-        }
-        let (state, reached) = (recovery.state(), recovery.reached());
-        // Those who were sending when it failed have written their messages down once they are in the ring.
-        let deadline = Instant::now() + device.timeout();
-        while !port.is_all_published(reached) {
-            if Instant::now() > deadline {
-                return Err(Error::Deadline);
-            }
-            std::thread::yield_now();
-        }
-        let entries = journal.since_checkpoint();
-        let told = Command::from_word(port.region.control().command.load(Ordering::Relaxed));
-        let mut options = self.base.options.clone();
-        options.active = true;
-        let plan = plan::<H>(&state, &[], &options);
-        let base = Base::launched(device, &plan, recovery.relaunch(device, &plan)?);
-        let send = |entry: &Entry, flags: u32| {
-            base.port.clock.see(entry.clock);
-            let head = Head { high: entry.high, kind: entry.kind, flags, clock: entry.clock, buffer: (0, 0) };
-            let mut outgoing = Outgoing { head, bytes: &entry.bytes, attachment: &mut None };
-            base.port.inject_blocking(&mut outgoing, None).map(drop)
-        };
-        // Those that were handled take no room in the outbound ring, so they all get through; the others were in the
-        // rings when the device was lost, so they all fit.
-        for entry in entries.iter().filter(|entry| is_before(entry, reached)) {
-            send(entry, flags::SILENT)?;
-        }
-        if matches!(told, Some(Command::Pause | Command::Wait) | None) {
-            base.port.steer(Command::Pause)?;
-        }
-        for entry in entries.iter().filter(|entry| !is_before(entry, reached)) {
-            send(entry, if entry.ask { flags::SILENT } else { 0 })?;
-        }
-        if told == Some(Command::Drain) {
-            base.port.tell(Command::Drain);
-        }
+        let base = recovered(&self.base, device, |state, options| crate::resident::plan::<H>(state, &[], options))?;
         Ok(Self { base, handler: PhantomData })
     }
+}
+
+impl<H: ArchivedHandler> ArchivedResident<H> {
+    /// Goes on with a kernel that failed, as [`Resident::recover`] does. Archives that did not fit into their slots are
+    /// kept by handle until a checkpoint contains them, and sent again by handle.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # #[derive(Clone, Copy, Message)] #[repr(C)] struct Number { value: u32 }
+    /// # struct Length;
+    /// # impl ArchivedHandler for Length {
+    /// #     type Message = String; type Reply = u32; type State = Number;
+    /// #     fn state(&self) -> Number { Number { value: 0 } }
+    /// #     fn handle(&mut self, sum: &mut Number, text: &rkyv::Archived<String>, _: &mut Scope<'_, u32>) -> u32 {
+    /// #         assert!(*text != "panic");
+    /// #         sum.value += text.len() as u32;
+    /// #         sum.value
+    /// #     }
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// let length = device.launch_archived(Length, LaunchOptions::default().checkpoint_every(100))?;
+    /// length.ask(&"mill".into())?;
+    /// assert!(length.ask(&"panic".into()).is_err());
+    /// let length = length.recover()?;
+    /// assert_eq!(*length.ask(&"race".into())?, 8);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn recover(&self) -> Result<Self> {
+        self.recover_on(&self.base.device)
+    }
+
+    /// [`Self::recover`] on another context of the same device.
+    pub fn recover_on(&self, device: &Device) -> Result<Self> {
+        recovered(&self.base, device, crate::archive::plan::<H>).map(Self::over)
+    }
+}
+
+/// Launches a kernel that was lost, and sends it again what it has to be sent.
+fn recovered(
+    lost: &Base,
+    device: &Device,
+    plan: impl for<'p> FnOnce(&'p [u8], &'p LaunchOptions) -> Plan<'p>,
+) -> Result<Base> {
+    let port = &lost.port;
+    let Some(recovery) = lost.recovery.as_ref().filter(|_| port.journal.get().is_some()) else {
+        let (what, device) = ("recovery", lost.device.info().id.as_str().into());
+        return Err(Error::Unsupported { what, device, why: "the kernel was launched without `checkpoint_every`" });
+    };
+    // Who was told of a panic may be here before the kernel has ended.
+    if port.is_failing() {
+        port.wait_for_mail(None, || port.status().is_ended().then_some(Ok(())))?;
+    }
+    if port.status() != Status::Failed || port.successor.get().is_some() {
+        return Err(Error::NotFrom { from: port.status(), to: Status::Launched });
+    }
+    let (state, reached) = (recovery.state(), recovery.reached());
+    // Those who were sending when it failed have written their messages down once they are in the ring.
+    let deadline = Instant::now() + device.timeout();
+    while !port.is_all_published(reached) {
+        if Instant::now() > deadline {
+            return Err(Error::Deadline);
+        }
+        std::thread::yield_now();
+    }
+    let told = Command::from_word(port.region.control().command.load(Ordering::Relaxed));
+    let entries = port.journal.get().map(|journal| journal.since_checkpoint()).unwrap_or_default();
+    let (links, paused) = (lost.links.clone(), told == Some(Command::Pause));
+    let options = LaunchOptions { active: false, ..lost.options.clone() };
+    let plan = plan(&state, &options);
+    let again = Again { links, entries: &entries, reached, paused };
+    let mut launched = recovery.relaunch(device, &plan, again)?;
+    let caught_up = launched.caught_up.take();
+    let base = Base::launched(device, &plan, launched);
+    if let Err(error) = base.port.wait_while_working(|| caught_up.as_ref().is_none_or(|caught_up| caught_up())) {
+        recovery.take_back(&base.port, reached);
+        return Err(error);
+    }
+    // From here on it is the kernel: what it does is seen by others.
+    port.succeed(&base.port);
+    base.links.look_again();
+    if matches!(told, Some(Command::Activate | Command::Drain)) {
+        base.port.tell(Command::Activate);
+    }
+    if told == Some(Command::Drain) {
+        base.port.tell(Command::Drain);
+    }
+    Ok(base)
 }

@@ -16,8 +16,9 @@ use std::{
 use rkyv::util::AlignedVec;
 
 use crate::{
+    header::Header,
     layout::flags,
-    port::{Attachment, Header, Port, lock},
+    port::{Attachment, Port, lock},
 };
 
 /// What a waiter waits for.
@@ -91,6 +92,7 @@ impl Port {
             found = self.look_among_kept(wanted, read);
         }
         let mut position = replies.head.load(Ordering::Relaxed);
+        let first = position;
         while found.is_none() && self.rings.out.is_filled(&self.region, position) {
             // SAFETY: the slot is filled, and we have the role and do not release it before we are done.
             let (header, bytes) = unsafe { self.message(&self.rings.out, position) };
@@ -116,8 +118,13 @@ impl Port {
             freed = true;
         }
         replies.taken.store(false, Ordering::Release);
-        if freed {
-            self.work.ring(); // the kernel may wait for room
+        // The kernel may sleep because it had no room. It said how far it was before it left its waker and looked once
+        // more, so either it saw the room, or it is seen here to have had none.
+        if freed && self.work.has_listeners() {
+            let tail = self.region.control().out_tail.load(Ordering::Acquire);
+            if tail.wrapping_sub(first) >= self.rings.out.capacity() {
+                self.work.ring();
+            }
         }
         // Somebody may have failed to get the role from us and sleep now. It announced itself before it tried, so we see
         // it here; and if there is something for it, or never will be, it is us who must say so.

@@ -13,9 +13,10 @@ use crate::{
     Region, Result, Status,
     engine::{Launched, Plan, Recovery, Types, engine_for},
     handler::{Behaviour, Plain, check_kind},
+    header::Header,
     layout::{RegionLayout, fault, flags},
     links::Links,
-    port::{Attachment, Head, Header, Outgoing, Port, on_bell},
+    port::{Attachment, Head, Outgoing, Port, on_bell},
     replies::{Looked, Wanted},
     slots::Refusal,
 };
@@ -166,7 +167,7 @@ pub(crate) fn restored<S: Message>(options: &LaunchOptions) -> Result<Option<S>>
 }
 
 /// What handles of kernels have in common, whatever their messages are.
-pub(crate) struct Base {
+pub struct Base {
     pub(crate) device: Device,
     pub(crate) port: Arc<Port>,
     pub(crate) links: Arc<Links>,
@@ -196,7 +197,7 @@ impl Base {
 
     /// The handle of a kernel that was launched.
     pub(crate) fn launched(device: &Device, plan: &Plan<'_>, launched: Launched) -> Self {
-        let Launched { port, links, residency, recovery, keep } = launched;
+        let Launched { port, links, residency, recovery, caught_up: _, keep } = launched;
         if plan.options.active {
             port.tell(Command::Activate);
         }
@@ -230,6 +231,7 @@ impl Base {
 
 impl Drop for Base {
     fn drop(&mut self) {
+        self.port.abandon();
         self.port.tell(Command::Terminate);
     }
 }
@@ -371,7 +373,7 @@ impl<H: Handler> Resident<H> {
         attachment: &'a mut Option<Attachment>,
     ) -> Outgoing<'a> {
         let (high, clock) = (priority == Priority::High, self.port().clock.tick());
-        let head = Head { high, kind: H::Message::TYPE, flags, clock, buffer: (0, 0) };
+        let head = Head { high, kind: H::Message::TYPE, flags, clock, buffer: (0, 0), quietly: false };
         Outgoing { head, bytes: message.as_bytes(), attachment }
     }
 
@@ -436,6 +438,9 @@ impl<H: Handler> Resident<H> {
     }
 
     /// Sends a message and waits for its answer, for as long as the kernel makes progress.
+    ///
+    /// On the CPU, when the kernel rests and its handler has been brief so far, the handler runs on this thread: that
+    /// spares waking another. With a deadline, as in [`Self::ask_deadline`], it never does.
     #[inline]
     pub fn ask(&self, message: H::Message) -> Result<H::Reply> {
         self.ask_until(message, Priority::Normal, None)
@@ -461,6 +466,13 @@ impl<H: Handler> Resident<H> {
     fn ask_until(&self, message: H::Message, priority: Priority, deadline: Option<Instant>) -> Result<H::Reply> {
         let mut attachment = None;
         let mut outgoing = self.outgoing(&message, priority, flags::ASK, &mut attachment);
+        if deadline.is_none() {
+            outgoing.head.quietly = true;
+            if let Some(id) = self.port().send_and_run(|| self.port().inject(&mut outgoing)) {
+                return self.answer(id, None);
+            }
+            outgoing.head.quietly = false;
+        }
         let id = self.port().inject_blocking(&mut outgoing, deadline)?;
         self.answer(id, deadline)
     }
@@ -493,33 +505,12 @@ impl<H: Handler> Resident<H> {
     pub async fn receive_async(&self) -> Result<H::Reply> {
         on_bell(&self.port().mail, || look_for_any(self.port(), &decode::<H::Reply>)).await
     }
-
-    /// The state between two messages. The kernel may be paused; it makes the copy itself.
-    pub fn checkpoint(&self) -> Result<Checkpoint<H::State>> {
-        let number = self.port().want_checkpoint();
-        self.port().wait_for_mail(None, || self.port().is_checkpointed(number))?;
-        self.last_checkpoint().unwrap_or(Err(Error::NoPayload))
-    }
-
-    /// [`Self::checkpoint`] for tasks.
-    pub async fn checkpoint_async(&self) -> Result<Checkpoint<H::State>> {
-        let number = self.port().want_checkpoint();
-        on_bell(&self.port().mail, || self.port().is_checkpointed(number)).await?;
-        self.last_checkpoint().unwrap_or(Err(Error::NoPayload))
-    }
-
-    /// The last checkpoint that was made, also of a kernel that has failed since.
-    pub fn last_checkpoint(&self) -> Option<Result<Checkpoint<H::State>>> {
-        let saved = self.port().saved()?;
-        let (handled, clock) = (saved.handled, saved.clock);
-        Some(H::State::read_from(&saved.state).map(|state| Checkpoint { state, handled, clock }))
-    }
 }
 
 /// The lifecycle, for every kind of handle.
 macro_rules! lifecycle {
-    ($(<$($generic:ident: $bound:path)?>)? for $type:ty) => {
-        impl<$($($generic: $bound)?)?> $type {
+    (<H: $bound:path> for $type:ty) => {
+        impl<H: $bound> $type {
             /// Lets it handle messages.
             pub fn activate(&self) -> Result<()> {
                 self.base.port.steer(Command::Activate)
@@ -560,6 +551,28 @@ macro_rules! lifecycle {
                 self.base.port.steer_async(Command::Terminate).await
             }
 
+            /// The state between two messages. The kernel may be paused; it makes the copy itself.
+            pub fn checkpoint(&self) -> Result<$crate::Checkpoint<H::State>> {
+                let (port, number) = (&self.base.port, self.base.port.want_checkpoint());
+                port.wait_for_mail(None, || port.is_checkpointed(number))?;
+                self.last_checkpoint().unwrap_or(Err($crate::Error::NoPayload))
+            }
+
+            /// [`Self::checkpoint`] for tasks.
+            pub async fn checkpoint_async(&self) -> Result<$crate::Checkpoint<H::State>> {
+                let (port, number) = (&self.base.port, self.base.port.want_checkpoint());
+                on_bell(&port.mail, || port.is_checkpointed(number)).await?;
+                self.last_checkpoint().unwrap_or(Err($crate::Error::NoPayload))
+            }
+
+            /// The last checkpoint that was made, also of a kernel that has failed since.
+            pub fn last_checkpoint(&self) -> Option<Result<$crate::Checkpoint<H::State>>> {
+                let saved = self.base.port.saved()?;
+                let (handled, clock) = (saved.handled, saved.clock);
+                let state = <H::State as $crate::Message>::read_from(&saved.state);
+                Some(state.map(|state| $crate::Checkpoint { state, handled, clock }))
+            }
+
             /// How it is.
             #[inline]
             pub fn status(&self) -> Status {
@@ -598,7 +611,7 @@ macro_rules! lifecycle {
             }
         }
 
-        impl<$($($generic: $bound)?)?> std::fmt::Debug for $type {
+        impl<H: $bound> std::fmt::Debug for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_struct("Resident")
                     .field("device", &self.base.device)

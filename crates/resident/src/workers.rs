@@ -19,8 +19,9 @@ use millrace_ring::{poll_while_worthwhile, sleep_until};
 
 use crate::{
     Clock, Error, LaunchOptions, Result, STARVATION_BOUND, WaitPolicy,
+    drive::{self, Wheel},
     kernel::{Kernel, Step},
-    port::lock,
+    port::{Port, lock},
 };
 
 /// Messages of one kernel in a row.
@@ -69,15 +70,28 @@ impl Residency {
                     self.0.fetch_sub(1, Ordering::Relaxed);
                 }
             }
-            let (sign_off, wait) = (SignOff(self.own.clone()), options.wait);
-            return spawn("millrace-kernel", move || {
+            let (sign_off, wait, port) = (SignOff(self.own.clone()), options.wait, kernel.port().clone());
+            let wheel = Arc::new(Wheel::new(kernel));
+            // A worker that never sleeps always has the right.
+            if wait != WaitPolicy::Spin {
+                let _ = port.wheel.set(wheel.clone());
+            }
+            let (worker, its_port) = (wheel.clone(), port.clone());
+            let spawned = spawn("millrace-kernel", move || {
                 let _sign_off = sign_off;
-                live(kernel, wait);
+                if wait == WaitPolicy::Spin { spin(&worker) } else { live(&worker, &its_port, wait) }
             });
+            if spawned.is_err() {
+                *wheel.take() = None;
+            }
+            return spawned;
         }
         let shared = self.shared()?;
+        let port = kernel.port().clone();
+        let wheel = Arc::new(Wheel::new(kernel));
+        let _ = port.wheel.set(wheel.clone());
         let task = Task {
-            kernel: Mutex::new(Some(kernel)),
+            wheel,
             state: AtomicU8::new(QUEUED),
             low: options.priority == Priority::Low,
             shared: shared.clone(),
@@ -103,45 +117,51 @@ impl Residency {
     }
 }
 
-/// The life of a kernel on a thread of its own.
-fn live(mut kernel: Kernel, wait: WaitPolicy) {
-    let mut idle = 0u32;
+/// The life of a kernel that never sleeps.
+fn spin(wheel: &Wheel) {
+    let (mut kernel, mut idle) = (wheel.take(), 0u32);
     loop {
-        match kernel.run(TURN) {
+        match drive::run(&mut kernel, TURN) {
             Step::Ended => return,
-            Step::Worked => {
-                idle = 0;
-                continue;
-            }
-            Step::Idle => {}
-        }
-        let mut look = |budget| match kernel.run(budget) {
-            Step::Idle => None,
-            step => Some(step),
-        };
-        let found = match wait {
-            WaitPolicy::Spin => {
+            Step::Worked => idle = 0,
+            Step::Idle => {
                 idle = idle.wrapping_add(1);
                 // Whoever shares the core gets it now and then.
-                if idle.is_multiple_of(64) {
-                    std::thread::yield_now()
-                } else {
-                    std::hint::spin_loop()
-                }
-                continue;
+                if idle.is_multiple_of(64) { std::thread::yield_now() } else { std::hint::spin_loop() }
             }
-            WaitPolicy::Adaptive => poll_while_worthwhile(|| look(1)),
-            WaitPolicy::Sleep => None,
+        }
+    }
+}
+
+/// The life of a kernel on a thread of its own.
+fn live(wheel: &Wheel, port: &Port, wait: WaitPolicy) {
+    let some = |step: Step| (step != Step::Idle).then_some(step);
+    loop {
+        let (step, blocked) = {
+            let mut kernel = wheel.take();
+            let step = drive::run(&mut kernel, TURN);
+            (step, kernel.as_ref().is_some_and(Kernel::is_blocked))
+        };
+        match step {
+            Step::Ended => return,
+            Step::Worked => continue,
+            Step::Idle => {}
+        }
+        let found = match wait {
+            // Without the right: one who asks may have it, and does the work itself.
+            WaitPolicy::Adaptive => poll_while_worthwhile(|| {
+                let stirs = blocked || port.stirs();
+                stirs.then(|| wheel.try_take()).flatten().and_then(|mut kernel| some(drive::run(&mut kernel, 1)))
+            }),
+            WaitPolicy::Sleep | WaitPolicy::Spin => None,
         };
         let found = found.or_else(|| {
             sleep_until(None, |waker| {
-                if let Some(waker) = waker {
+                let mut kernel = wheel.take();
+                if let (Some(kernel), Some(waker)) = (&mut *kernel, waker) {
                     kernel.register(waker);
                 }
-                match kernel.run(1) {
-                    Step::Idle => None,
-                    step => Some(step),
-                }
+                some(drive::run(&mut kernel, 1))
             })
         });
         if found == Some(Step::Ended) {
@@ -161,7 +181,7 @@ const AGAIN: u8 = 3;
 
 /// A kernel that shares threads with others.
 struct Task {
-    kernel: Mutex<Option<Kernel>>,
+    wheel: Arc<Wheel>,
     state: AtomicU8,
     low: bool,
     shared: Arc<Shared>,
@@ -187,7 +207,7 @@ impl Wake for Task {
 impl Task {
     /// A turn.
     fn run(self: Arc<Self>) {
-        let mut slot = lock(&self.kernel);
+        let mut slot = self.wheel.take();
         let Some(kernel) = &mut *slot else { return };
         self.state.store(RUNNING, Ordering::Release);
         let mut step = kernel.run(TURN);

@@ -1,5 +1,5 @@
-//! Every interleaving, within a bound, of short scenarios for the slots. It is the very file that the crate uses, with
-//! loom's atomics.
+//! Every interleaving, within a bound, of short scenarios: for the slots, with the very file that the crate uses and loom's
+//! atomics; and for the right to run a kernel, with the protocol of `drive.rs`.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod sync {
@@ -10,7 +10,10 @@ mod sync {
 #[allow(dead_code, reason = "not every scenario uses everything")]
 mod slots;
 
-use loom::{sync::Arc, thread};
+use loom::{
+    sync::{Arc, Condvar, Mutex},
+    thread,
+};
 use slots::{Refusal, Slots, Tail, Words};
 use sync::{AtomicU32, Ordering};
 
@@ -134,5 +137,109 @@ fn after_a_close_everything_up_to_its_end_arrives_and_nothing_else() {
         }
         assert_eq!(sender.join().unwrap(), end == 1);
         assert_eq!(memory.receive(&mut position), None);
+    });
+}
+
+/// The right to run a kernel: how far it got is the kernel; `woken` is the worker's bell, and whether it listens.
+struct Wheel {
+    memory: Arc<Memory>,
+    kernel: Mutex<(u32, Vec<u32>)>,
+    listens: AtomicU32,
+    woken: Mutex<bool>,
+    bell: Condvar,
+}
+
+impl Wheel {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            memory: Memory::new(4),
+            kernel: Mutex::new((0, Vec::new())),
+            listens: AtomicU32::new(0),
+            woken: Mutex::new(false),
+            bell: Condvar::new(),
+        })
+    }
+
+    fn ring(&self) {
+        loom::sync::atomic::fence(Ordering::SeqCst);
+        if self.listens.load(Ordering::Relaxed) != 0 {
+            *self.woken.lock().unwrap() = true;
+            self.bell.notify_one();
+        }
+    }
+
+    /// Handles everything that is there.
+    fn run(&self, kernel: &mut (u32, Vec<u32>)) {
+        while let Some(message) = self.memory.receive(&mut kernel.0) {
+            kernel.1.push(message);
+        }
+    }
+
+    fn send(&self, message: u32) {
+        self.memory.send(message).unwrap();
+        self.ring();
+    }
+
+    /// As in `Port::send_and_run`, or else as any sender.
+    fn ask(&self, message: u32) {
+        let Ok(mut kernel) = self.kernel.try_lock() else { return self.send(message) };
+        let number = self.memory.send(message).unwrap();
+        // It stops after its own message, and may leave others, or its own behind one that is not there yet.
+        while kernel.0 <= number as u32 {
+            let Some(message) = self.memory.receive(&mut kernel.0) else { break };
+            kernel.1.push(message);
+        }
+        let position = kernel.0;
+        let left = position <= number as u32 || self.memory.slots.is_filled(&*self.memory, position);
+        drop(kernel);
+        if left {
+            self.ring();
+        }
+    }
+
+    /// The worker, until so many messages are handled. It has slept through none.
+    fn work(&self, messages: usize) -> Vec<u32> {
+        loop {
+            {
+                let mut kernel = self.kernel.lock().unwrap();
+                self.listens.store(1, Ordering::Relaxed);
+                loom::sync::atomic::fence(Ordering::SeqCst);
+                self.run(&mut kernel);
+                if kernel.1.len() == messages {
+                    return kernel.1.clone();
+                }
+            }
+            let mut woken = self.woken.lock().unwrap();
+            while !*woken {
+                woken = self.bell.wait(woken).unwrap();
+            }
+            *woken = false;
+        }
+    }
+}
+
+/// Loom calls it a deadlock if the worker sleeps for ever. The last one who asks leaves nothing undone, so the worker need
+/// not hear of it; a sender comes after it.
+#[test]
+fn whoever_runs_the_kernel_everything_is_handled_once() {
+    explore(2, || {
+        let wheel = Wheel::new();
+        let asker = {
+            let wheel = wheel.clone();
+            thread::spawn(move || {
+                wheel.ask(1);
+                wheel.send(2);
+            })
+        };
+        let sender = {
+            let wheel = wheel.clone();
+            thread::spawn(move || wheel.send(3))
+        };
+        let mut handled = wheel.work(3);
+        asker.join().unwrap();
+        sender.join().unwrap();
+        assert!(handled.iter().position(|&n| n == 1) < handled.iter().position(|&n| n == 2), "{handled:?}");
+        handled.sort_unstable();
+        assert_eq!(handled, [1, 2, 3]);
     });
 }

@@ -84,16 +84,47 @@ pub(super) mod own {
     pub(in super::super) const SAVED_CLOCK: usize = 8;
     pub(in super::super) const SAVED_HIGH: usize = 10;
     pub(in super::super) const SAVED_NORMAL: usize = 11;
-    pub(in super::super) const SAVED_OUT: usize = 12;
+    /// Up to where messages of other kernels are in the checkpoint.
+    pub(in super::super) const SAVED_LINK: usize = 12;
     /// Answers until the head of every slot of the outbound ring is as it should be again, after an error.
     pub(in super::super) const DIRTY: usize = 5;
     /// Times that the positions of the inbound rings began anew.
     pub(in super::super) const HIGH_LAPS: usize = 13;
     pub(in super::super) const NORMAL_LAPS: usize = 14;
-    /// For each link: the other kernel's number, whether it is lossy, and two words for what was dropped.
-    pub(in super::super) const LINKS: usize = 16;
-    pub(in super::super) const LINK_WORDS: usize = 4;
+    /// Messages from before the device was lost that are still to be handled, and how many of them, the last, are to be
+    /// answered. The host writes them before the kernel enters.
+    pub(in super::super) const REPLAY: usize = 15;
+    pub(in super::super) const LOUD: usize = 16;
+    /// One while an answer goes to other kernels; which word then says that the message is handled, and what it says.
+    pub(in super::super) const FEEDING: usize = 17;
+    pub(in super::super) const FEEDING_HEAD: usize = 18;
+    pub(in super::super) const FEEDING_NEXT: usize = 19;
+    /// For each link: see [`super::link`].
+    pub(in super::super) const LINKS: usize = 32;
+    pub(in super::super) const LINK_WORDS: usize = 6;
     pub(in super::super) const WORDS: usize = LINKS + super::MOST_LINKS * LINK_WORDS;
+}
+
+/// Words of a link.
+pub(super) mod link {
+    /// Host: the other kernel's number.
+    pub(in super::super) const TO: usize = 0;
+    /// Host: what happens when there is no room: the numbers below.
+    pub(in super::super) const HOW: usize = 1;
+    /// Device: two words for what was dropped.
+    pub(in super::super) const DROPPED: usize = 2;
+    /// Device: where the answer goes that is on its way, and whether it does.
+    pub(in super::super) const AT: usize = 4;
+    pub(in super::super) const FEEDS: usize = 5;
+
+    /// The sender waits.
+    pub(in super::super) const LOSSLESS: u32 = 0;
+    /// The message is dropped.
+    pub(in super::super) const LOSSY: u32 = 1;
+    /// The receiver was lost and may come back: the sender waits.
+    pub(in super::super) const WAITS: u32 = 2;
+    /// The receiver was lost, and messages for it are dropped.
+    pub(in super::super) const PASSED: u32 = 3;
 }
 
 /// All of it as WGSL constants.
@@ -134,7 +165,19 @@ pub(super) fn wgsl() -> String {
         ("OWN_SAVED_CLOCK", own::SAVED_CLOCK),
         ("OWN_SAVED_HIGH", own::SAVED_HIGH),
         ("OWN_SAVED_NORMAL", own::SAVED_NORMAL),
-        ("OWN_SAVED_OUT", own::SAVED_OUT),
+        ("OWN_SAVED_LINK", own::SAVED_LINK),
+        ("OWN_REPLAY", own::REPLAY),
+        ("OWN_LOUD", own::LOUD),
+        ("OWN_FEEDING", own::FEEDING),
+        ("OWN_FEEDING_HEAD", own::FEEDING_HEAD),
+        ("OWN_FEEDING_NEXT", own::FEEDING_NEXT),
+        ("LINK_HOW", link::HOW),
+        ("LINK_DROPPED", link::DROPPED),
+        ("LINK_AT", link::AT),
+        ("LINK_FEEDS", link::FEEDS),
+        ("LINK_LOSSLESS", link::LOSSLESS as usize),
+        ("LINK_WAITS", link::WAITS as usize),
+        ("LINK_PASSED", link::PASSED as usize),
         ("OWN_LINKS", own::LINKS),
         ("LINK_WORDS", own::LINK_WORDS),
     ];
@@ -203,6 +246,7 @@ impl Arena {
         self: &Arc<Self>,
         layout: &RegionLayout,
         state_bytes: usize,
+        link_slots: usize,
         memory_words: usize,
     ) -> Result<Piece> {
         let region = layout.words().next_multiple_of(32);
@@ -210,7 +254,7 @@ impl Arena {
         let state = own + own::WORDS;
         let saved = state + state_bytes / 4;
         let links = (saved + state_bytes / 4).next_multiple_of(16);
-        let memory = (links + layout.inbound as usize * layout.in_stride).next_multiple_of(16);
+        let memory = (links + link_slots * layout.in_stride).next_multiple_of(16);
         let words = memory.saturating_add(memory_words).checked_next_multiple_of(32).unwrap_or(usize::MAX / 8);
         let mut free = lock(&self.free);
         let Some(i) = free.iter().position(|&(_, room)| room >= words) else {
@@ -233,6 +277,7 @@ impl Arena {
             state: first + state,
             saved: first + saved,
             links: first + links,
+            link_slots,
             memory: first + memory,
             memory_words,
             hold: Some(hold),
@@ -272,6 +317,8 @@ pub(super) struct Piece {
     pub(super) state: usize,
     pub(super) saved: usize,
     pub(super) links: usize,
+    /// Slots of the ring that other kernels write into, a power of two.
+    pub(super) link_slots: usize,
     pub(super) memory: usize,
     pub(super) memory_words: usize,
     hold: Option<Hold>,

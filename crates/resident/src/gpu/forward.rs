@@ -2,28 +2,29 @@
 //! keeper takes what the kernel sends from its outbound ring and carries it on. When there is no room it waits, and so
 //! does the kernel, once its outbound ring is full.
 
-use std::{sync::Arc, task::Waker};
+use std::{collections::VecDeque, sync::Arc, task::Waker};
 
 use millrace_ring::Seat;
 
 use crate::{
+    carry::Letter,
     links::Link,
-    port::{Head, Outgoing, Port},
+    port::Port,
     replies::{Looked, Wanted},
-    slots::Refusal,
 };
 
 /// What one kernel sends to others that its device cannot reach.
 #[derive(Default)]
 pub(super) struct Forwarder {
     links: Vec<Arc<Link>>,
-    pending: Option<Pending>,
-    seats: Vec<(Arc<Link>, Seat)>,
+    /// What was taken from the kernel; the first is on its way.
+    pending: VecDeque<Pending>,
+    seats: Vec<(Arc<Port>, Seat)>,
 }
 
-struct Pending {
-    head: Head,
-    bytes: Vec<u8>,
+#[derive(Debug)]
+pub(crate) struct Pending {
+    letter: Letter,
     to: Vec<Arc<Link>>,
 }
 
@@ -32,62 +33,87 @@ impl Forwarder {
         self.links = links;
     }
 
+    /// What the kernel had sent before it was lost goes first.
+    pub(super) fn taking_over(mut self, unsent: VecDeque<Pending>) -> Self {
+        self.pending = unsent;
+        self
+    }
+
+    /// What could not be carried on.
+    pub(super) fn leave(&mut self) -> VecDeque<Pending> {
+        std::mem::take(&mut self.pending)
+    }
+
+    /// Takes the kernel's next message, if there is any.
+    fn take(&mut self, port: &Port) -> Looked<()> {
+        if self.links.is_empty() {
+            return Looked::Nothing;
+        }
+        let found = port.look(Wanted::Any, &mut |header, bytes, _| {
+            let (kind, clock, bytes) = (header.kind, header.clock, bytes.to_vec());
+            let failed = header.flags & crate::layout::flags::FAILED != 0;
+            (Letter { kind, clock, bytes, attachment: None }, failed)
+        });
+        let (letter, failed) = match found {
+            Looked::Found(found) => found,
+            Looked::Nothing => return Looked::Nothing,
+            Looked::Elsewhere => return Looked::Elsewhere,
+        };
+        // A message that failed has no answer.
+        if !failed {
+            self.pending.push_back(Pending { letter, to: self.links.clone() });
+        }
+        Looked::Found(())
+    }
+
+    /// Takes everything that the kernel sent, and will send no more.
+    pub(super) fn take_all(&mut self, port: &Port) {
+        while !matches!(self.take(port), Looked::Nothing) {
+            std::hint::spin_loop();
+        }
+    }
+
     /// Carries on what can be; says whether that was anything.
     pub(super) fn forward(&mut self, port: &Port) -> bool {
         let mut any = false;
         loop {
-            if self.pending.is_none() && !self.links.is_empty() {
-                let found = port.look(Wanted::Any, &mut |header, bytes, _| {
-                    let head = Head { high: false, kind: header.kind, flags: 0, clock: header.clock, buffer: (0, 0) };
-                    let failed = header.flags & crate::layout::flags::FAILED != 0;
-                    (head, bytes.to_vec(), failed)
-                });
-                // A message that failed has no answer.
-                let Looked::Found((head, bytes, failed)) = found else { return any };
-                any = true;
-                self.pending = (!failed).then(|| Pending { head, bytes, to: self.links.clone() });
-            }
-            let Some(Pending { head, bytes, to }) = &mut self.pending else {
-                if self.links.is_empty() {
+            if self.pending.is_empty() {
+                if !matches!(self.take(port), Looked::Found(())) {
                     return any;
                 }
-                continue;
-            };
-            to.retain(|link| {
-                let head = Head { high: link.high, ..*head };
-                match link.to.inject(&mut Outgoing { head, bytes, attachment: &mut None }) {
-                    Err(Refusal::Full) if !link.lossy => return true,
-                    Ok(_) => {}
-                    Err(_) => link.count_dropped(),
-                }
                 any = true;
-                false
+            }
+            let Some(Pending { letter, to }) = self.pending.front_mut() else { continue };
+            to.retain(|link| {
+                let waits = link.deliver_or_drop(letter).is_none();
+                any |= !waits;
+                waits
             });
             if !to.is_empty() {
                 return any;
             }
-            self.pending = None;
+            self.pending.pop_front();
         }
     }
 
     /// Whether something waits for room.
     pub(super) fn is_blocked(&self) -> bool {
-        self.pending.is_some()
+        !self.pending.is_empty()
     }
 
     /// Leaves a waker with those who have no room.
     pub(super) fn register(&mut self, waker: &Waker) {
         self.unregister();
-        for link in self.pending.iter().flat_map(|pending| &pending.to) {
-            let mut seat = Seat::default();
-            link.to.room.register(&mut seat, waker);
-            self.seats.push((link.clone(), seat));
+        for link in self.pending.front().into_iter().flat_map(|pending| &pending.to) {
+            let (to, mut seat) = (link.to(), Seat::default());
+            to.room.register(&mut seat, waker);
+            self.seats.push((to, seat));
         }
     }
 
     pub(super) fn unregister(&mut self) {
-        for (link, mut seat) in self.seats.drain(..) {
-            link.to.room.unregister(&mut seat);
+        for (to, mut seat) in self.seats.drain(..) {
+            to.room.unregister(&mut seat);
         }
     }
 }

@@ -18,12 +18,13 @@ use millrace_core::{Code, Leave, OpenResidence};
 use millrace_ring::{Bell, Seat, sleep_until};
 
 use super::{
-    arena::{Arena, MOST, MOST_LINKS, Piece, directory, entry, own, stop},
+    arena::{Arena, MOST, MOST_LINKS, Piece, directory, entry, link, own, stop},
     forward::Forwarder,
     program::{self, Part},
 };
 use crate::{
     Error, InUse, LaunchOptions, Mode, Result, Status, WaitPolicy,
+    layout::slot,
     links::{Link, Links},
     port::{Port, lock},
     slots::Slots,
@@ -79,7 +80,8 @@ impl Tenant {
     ) -> Self {
         let checkpoint_every = options.checkpoint_every.map_or(0, |every| u32::try_from(every).unwrap_or(u32::MAX));
         let (wait, seen, seat) = (options.wait, Seen::default(), Seat::default());
-        let (linked, forwarder) = (Vec::new(), Forwarder::default());
+        let (linked, forwarder) =
+            (Vec::new(), Forwarder::default().taking_over(std::mem::take(&mut lock(&port.unsent))));
         Self { port, links, piece, handler, turn, checkpoint_every, wait, seen, seat, linked, forwarder }
     }
 
@@ -105,24 +107,33 @@ impl Tenant {
             return true;
         }
         let status = self.port.status();
+        let of_own = |at: usize| arena.get(self.piece.own + at);
+        if of_own(own::REPLAY) > of_own(own::LOUD) {
+            return true;
+        }
         if !matches!(status, Status::Active | Status::Draining) {
             return false;
         }
         let filled = |ring: &Slots, head: u32| ring.is_filled(region, head);
         let now = self.look(arena);
-        let linked = now.link != arena.get(self.piece.own + own::LINK_TAIL);
+        let linked = now.link != of_own(own::LINK_TAIL);
         if !filled(&rings.high, now.high) && !filled(&rings.normal, now.normal) && !linked {
             let ends = [&control.drain_high, &control.drain_normal].map(|end| end.load(Ordering::Relaxed));
             return status == Status::Draining && ends == [now.high, now.normal];
         }
         // Another kernel that has no room makes its own, or nobody can.
         let room = |link: &Arc<Link>| {
-            let to = tenants.iter().find(|tenant| Arc::ptr_eq(&tenant.port, &link.to));
+            let port = link.to();
+            let to = tenants.iter().find(|tenant| Arc::ptr_eq(&tenant.port, &port));
+            if to.is_none() && !link.lossy && port.can_return() {
+                return false;
+            }
             link.lossy
                 || to.is_none_or(|to| {
-                    let at = to.piece.own;
-                    let taken = arena.get(at + own::LINK_TAIL).wrapping_sub(arena.get(at + own::LINK_HEAD));
-                    taken < to.port.layout.inbound
+                    let kept = if to.checkpoint_every == 0 { own::LINK_HEAD } else { own::SAVED_LINK };
+                    let of_it = |at: usize| arena.get(to.piece.own + at);
+                    let taken = of_it(own::LINK_TAIL).wrapping_sub(of_it(kept));
+                    (taken as usize) < to.piece.link_slots
                         || matches!(to.port.status(), Status::Draining)
                         || to.port.status().is_ended()
                 })
@@ -325,6 +336,7 @@ impl Keeper {
                 std::thread::sleep(TICK);
             }
             self.residence.abandon();
+            self.finish();
         }
         self.inner.closed.store(true, Ordering::Release);
         self.tenants.append(&mut lock(&self.inner.entering));
@@ -343,6 +355,49 @@ impl Keeper {
         }
         self.inner.door.unregister(&mut self.door);
         self.inner.done.ring();
+    }
+
+    /// The device is lost: finishes what it was in the middle of, so that every message was handled or was not, and
+    /// keeps what was to be carried elsewhere for when the kernel comes back.
+    fn finish(&mut self) {
+        let arena = &self.arena;
+        for tenant in &self.tenants {
+            let own = |at: usize| arena.get(tenant.piece.own + at);
+            if own(own::FEEDING) == 0 {
+                continue;
+            }
+            let (out, region) = (&tenant.port.rings.out, tenant.piece.first);
+            let answer = region + out.at(tenant.look(arena).out);
+            for n in 0..tenant.linked.len() {
+                let link = |at: usize| arena.get(tenant.piece.own + own::LINKS + n * own::LINK_WORDS + at);
+                let to = self.tenants.get(link(link::TO) as usize).filter(|_| link(link::FEEDS) != 0);
+                let Some(to) = to else { continue };
+                let tail = to.piece.own + own::LINK_TAIL;
+                if arena.get(tail) != link(link::AT) {
+                    continue; // it has got it
+                }
+                let stride = to.port.layout.in_stride;
+                let slot = to.piece.links + (link(link::AT) as usize & (to.piece.link_slots - 1)) * stride;
+                let of_answer = |at: usize| arena.get(answer + at);
+                arena.set(slot + slot::TYPE, of_answer(slot::TYPE));
+                arena.set(slot + slot::LENGTH, of_answer(slot::LENGTH));
+                arena.set(slot + slot::FLAGS, 1);
+                let clock = tenant.port.region.telemetry();
+                for (i, word) in clock.clock.iter().enumerate() {
+                    arena.set(slot + slot::CLOCK + i, word.load(Ordering::Relaxed));
+                }
+                for i in 0..(of_answer(slot::LENGTH) as usize).div_ceil(4).min(stride - slot::PAYLOAD) {
+                    arena.set(slot + slot::PAYLOAD + i, of_answer(slot::PAYLOAD + i));
+                }
+                arena.set(tail, link(link::AT).wrapping_add(1));
+            }
+            arena.set(own(own::FEEDING_HEAD) as usize, own(own::FEEDING_NEXT));
+            arena.set(tenant.piece.own + own::FEEDING, 0);
+        }
+        for tenant in &mut self.tenants {
+            tenant.forwarder.take_all(&tenant.port);
+            *lock(&tenant.port.unsent) = tenant.forwarder.leave();
+        }
     }
 
     /// Serves until the house closes.
@@ -453,23 +508,36 @@ impl Keeper {
         let arena = &self.arena;
         let ports: Vec<_> = self.tenants.iter().map(|tenant| tenant.port.clone()).collect();
         let mut fed = vec![false; ports.len()];
-        for tenant in &mut self.tenants {
+        for (own_number, tenant) in self.tenants.iter_mut().enumerate() {
             tenant.linked.clear();
             let links = tenant.links.all();
-            let there: Option<Vec<usize>> =
-                links.iter().map(|link| ports.iter().position(|port| Arc::ptr_eq(port, &link.to))).collect();
+            // Where a link leads, and what happens if there is no room. One that was lost is waited for here.
+            let place = |(n, link): (usize, &Arc<Link>)| {
+                let to = link.to();
+                let found = ports.iter().position(|port| Arc::ptr_eq(port, &to)).filter(|_| link.is_direct());
+                let lost = to.status().is_ended() && to.can_return() && to.is_of_device();
+                match (found, link.lossy) {
+                    (Some(at), false) => Some((at, link::LOSSLESS)),
+                    (Some(at), true) => Some((at, link::LOSSY)),
+                    (None, false) if lost => Some((n, link::WAITS)),
+                    (None, true) if lost => Some((n, link::PASSED)),
+                    (None, _) => None,
+                }
+            };
+            let there: Option<Vec<(usize, u32)>> = links.iter().map(|link| place((own_number, link))).collect();
             // All of them by one way, so that everybody gets them in the same order.
             let Some(there) = there.filter(|there| there.len() <= MOST_LINKS) else {
                 tenant.forwarder.set_links(links.to_vec());
                 continue;
             };
             tenant.forwarder.set_links(Vec::new());
-            for (n, (link, to)) in links.iter().zip(there).enumerate() {
-                fed[to] = true;
+            for (n, (link, (to, how))) in links.iter().zip(there).enumerate() {
+                fed[to] |= matches!(how, link::LOSSLESS | link::LOSSY);
                 let at = tenant.piece.own + own::LINKS + n * own::LINK_WORDS;
-                for (i, value) in [to as u32, u32::from(link.lossy), 0, 0].into_iter().enumerate() {
-                    arena.set(at + i, value);
-                }
+                arena.set(at + link::TO, to as u32);
+                arena.set(at + link::HOW, how);
+                arena.set(at + link::DROPPED, 0);
+                arena.set(at + link::DROPPED + 1, 0);
                 tenant.linked.push((link.clone(), 0));
             }
         }
@@ -481,7 +549,7 @@ impl Keeper {
             set(entry::HANDLER, tenant.handler as usize);
             set(entry::STATE, tenant.piece.state);
             set(entry::LINK_FIRST, tenant.piece.links);
-            set(entry::LINK_MASK, tenant.port.layout.inbound as usize - 1);
+            set(entry::LINK_MASK, tenant.piece.link_slots - 1);
             set(entry::TURN, tenant.turn as usize);
             set(entry::CHECKPOINT_EVERY, tenant.checkpoint_every as usize);
             set(entry::LINKS, tenant.linked.len());
@@ -522,7 +590,7 @@ impl Keeper {
                 port.room.ring_for_room(high.max(normal) as usize, port.layout.inbound as usize);
             }
             for (i, (link, known)) in tenant.linked.iter_mut().enumerate() {
-                let dropped = self.arena.get(tenant.piece.own + own::LINKS + i * own::LINK_WORDS + 2);
+                let dropped = self.arena.get(tenant.piece.own + own::LINKS + i * own::LINK_WORDS + link::DROPPED);
                 link.add_dropped(u64::from(dropped.wrapping_sub(std::mem::replace(known, dropped))));
             }
         }

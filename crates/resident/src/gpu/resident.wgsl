@@ -40,6 +40,12 @@ var<private> links: u32;
 var<private> fed: u32;
 var<private> every: u32;
 var<private> link_head: u32;
+var<private> link_mask: u32;
+// Up to where messages of other kernels are in the last checkpoint: those behind it are kept in their ring.
+var<private> link_saved: u32;
+// Messages in that ring that were sent before the device was lost, and how many of them, the last, are to be answered.
+var<private> replay: u32;
+var<private> loud: u32;
 var<private> high_laps: u32;
 var<private> normal_laps: u32;
 var<private> dirty: u32;
@@ -109,6 +115,10 @@ fn enter(number: u32) {
     in_mask = word(region + CONTROL_IN_MASK);
     out_mask = word(region + CONTROL_OUT_MASK);
     link_head = word(own + OWN_LINK_HEAD);
+    link_mask = word(entry + ENTRY_LINK_MASK);
+    link_saved = word(own + OWN_SAVED_LINK);
+    replay = word(own + OWN_REPLAY);
+    loud = word(own + OWN_LOUD);
     high_laps = word(own + OWN_HIGH_LAPS);
     normal_laps = word(own + OWN_NORMAL_LAPS);
     dirty = word(own + OWN_DIRTY);
@@ -166,12 +176,18 @@ fn checkpoint() {
     put(own + OWN_SAVED_CLOCK + 1u, clock_high);
     put(own + OWN_SAVED_HIGH, high);
     put(own + OWN_SAVED_NORMAL, normal);
-    put(own + OWN_SAVED_OUT, out);
+    put(own + OWN_SAVED_LINK, link_head);
+    link_saved = link_head;
     order();
     put(own + OWN_SAVED_VERSION, saving + 2u);
     since = 0u;
     put(own + OWN_SINCE, 0u);
     put(region + TELEMETRY_CHECKPOINTS, word(region + TELEMETRY_CHECKPOINTS) + 1u);
+}
+
+// Whether the ring that others feed is half full of what the last checkpoint does not contain.
+fn keeps_much() -> bool {
+    return link_head - link_saved > link_mask >> 1u;
 }
 
 // The host wants something.
@@ -206,9 +222,11 @@ fn links_have_room() -> bool {
         spent += 1u;
         let link = own + OWN_LINKS + i * LINK_WORDS;
         let entry = DIRECTORY_ENTRIES + word(link) * ENTRY_WORDS;
-        let to = word(entry + ENTRY_OWN);
-        let taken = word(to + OWN_LINK_TAIL) - word(to + OWN_LINK_HEAD);
-        if (word(link + 1u) == 0u && taken > word(entry + ENTRY_LINK_MASK)) {
+        let how = word(link + LINK_HOW);
+        if (how == LINK_WAITS) {
+            return false;
+        }
+        if (how == LINK_LOSSLESS && is_full(entry)) {
             if (takes_messages(entry)) {
                 return false;
             }
@@ -217,27 +235,47 @@ fn links_have_room() -> bool {
     return true;
 }
 
+// Whether a kernel's ring for others has no room. What its last checkpoint does not contain may be needed again.
+fn is_full(entry: u32) -> bool {
+    let to = word(entry + ENTRY_OWN);
+    let kept = select(OWN_LINK_HEAD, OWN_SAVED_LINK, word(entry + ENTRY_CHECKPOINT_EVERY) != 0u);
+    return word(to + OWN_LINK_TAIL) - word(to + kept) > word(entry + ENTRY_LINK_MASK);
+}
+
 fn takes_messages(entry: u32) -> bool {
     let is = word(word(entry + ENTRY_REGION) + CONTROL_STATUS);
     return is != STATUS_DRAINING && is != STATUS_TERMINATED && is != STATUS_FAILED;
 }
 
-// Puts an answer into the rings of the kernels that this one feeds.
-fn feed(source: u32) {
+// Puts an answer into the rings of the kernels that this one feeds, after it has written down which and where: so that the
+// host can finish it when the device is lost in between. `head` is the word that says how far this kernel is, and `next`
+// what it will say.
+fn feed(source: u32, head: u32, next: u32) {
     let words = (reply_length(handler) + 3u) / 4u;
-    for (var i = 0u; i < links; i++) {
+    for (var n = 0u; n < 2u * links; n++) {
         spent += words + 2u;
+        let i = n % links;
         let link = own + OWN_LINKS + i * LINK_WORDS;
         let entry = DIRECTORY_ENTRIES + word(link) * ENTRY_WORDS;
         let to = word(entry + ENTRY_OWN);
-        let mask = word(entry + ENTRY_LINK_MASK);
         let tail = word(to + OWN_LINK_TAIL);
-        if (!takes_messages(entry) || tail - word(to + OWN_LINK_HEAD) > mask) {
-            count(link + 2u);
+        if (n < links) {
+            let passed = word(link + LINK_HOW) == LINK_PASSED || !takes_messages(entry) || is_full(entry);
+            put(link + LINK_FEEDS, select(1u, 0u, passed));
+            put(link + LINK_AT, tail);
+            if (n + 1u == links) {
+                put(own + OWN_FEEDING_HEAD, head);
+                put(own + OWN_FEEDING_NEXT, next);
+                order();
+                put(own + OWN_FEEDING, 1u);
+                order();
+            }
+        } else if (word(link + LINK_FEEDS) == 0u) {
+            count(link + LINK_DROPPED);
             count(region + TELEMETRY_DROPPED);
         } else {
             let stride = word(word(entry + ENTRY_REGION) + CONTROL_IN_STRIDE);
-            let slot = word(entry + ENTRY_LINK_FIRST) + (tail & mask) * stride;
+            let slot = word(entry + ENTRY_LINK_FIRST) + (tail & word(entry + ENTRY_LINK_MASK)) * stride;
             put(slot + SLOT_TYPE, reply_type(handler));
             put(slot + SLOT_LENGTH, reply_length(handler));
             put(slot + SLOT_FLAGS, 1u);
@@ -246,14 +284,19 @@ fn feed(source: u32) {
             for (var j = 0u; j < words; j++) {
                 put(slot + SLOT_PAYLOAD + j, word(source + j));
             }
+            order();
             put(to + OWN_LINK_TAIL, tail + 1u);
             count(region + TELEMETRY_SENT);
         }
     }
+    order();
+    put(head, next);
+    order();
+    put(own + OWN_FEEDING, 0u);
 }
 
 // Ends a message that is no ordinary one: nothing is in its slot, or it failed. Says so to who waits.
-fn end_oddly(slot: u32, marks: u32, code: u32, id_low: u32, id_high: u32) {
+fn end_oddly(slot: u32, marks: u32, code: u32, id_low: u32, id_high: u32, link_next: u32) {
     if ((marks & FLAG_VOID) != 0u) {
         return;
     }
@@ -282,6 +325,7 @@ fn end_oddly(slot: u32, marks: u32, code: u32, id_low: u32, id_high: u32) {
         put(answer + SLOT_FLAGS, FLAG_FAILED);
         put(answer + SLOT_BUFFER, code);
         put(answer + SLOT_ID, id_low);
+        put(answer + SLOT_ID + 1u, link_next);
         put(answer + SLOT_CORRELATION, select(0u, id_low, ask));
         put(answer + SLOT_CORRELATION + 1u, select(0u, id_high, ask));
         put(answer + SLOT_CLOCK, clock_low);
@@ -362,6 +406,8 @@ fn lease() {
         var id_high = 0u;
         var answer = 0u;
         var turns = 0u;
+        var head = 0u;
+        var next = 0u;
         if (links > 0u) {
             room = room && links_have_room();
         }
@@ -396,7 +442,11 @@ fn lease() {
                 if (!urgent && !usual) {
                     usual = word(normal_at) == normal + 1u;
                 }
-                if ((awake && (urgent || usual || linked)) || asked != request || stop != STOP_NEVER) {
+                if (replay != 0u) {
+                    urgent = false;
+                    usual = false;
+                }
+                if (((awake || replay > loud) && (urgent || usual || linked)) || asked != request || stop != STOP_NEVER) {
                     break;
                 }
                 if (polls >= patience || spent > budget) {
@@ -405,7 +455,10 @@ fn lease() {
             }
             spent += MIDDLE_TURNS;
             let others = usual || linked;
-            if (asked != request || stop == STOP_NOW || !(awake && (urgent || others)) || !room || !free) {
+            // What was handled before the device was lost needs no room for answers, and is handled in any case.
+            let quiet = replay > loud;
+            if (asked != request || stop == STOP_NOW || !((awake || quiet) && (urgent || others)) || !(room || quiet)
+                || !free) {
                 break;
             }
 
@@ -414,7 +467,7 @@ fn lease() {
             from_link = !first && linked && (!usual || turn_of != 0u);
             slot = select(normal_at, high_at, first);
             if (from_link) {
-                slot = link_first + (link_head & in_mask) * in_stride;
+                slot = link_first + (link_head & link_mask) * in_stride;
             }
             // What the host called it follows from where it lies.
             let position = select(normal, high, first);
@@ -466,6 +519,7 @@ fn lease() {
             put(region + TELEMETRY_VERSION, version + 1u);
             if (publishes) {
                 put(answer + SLOT_ID, id_low); // of the message it answers, also if nobody asked
+                put(answer + SLOT_ID + 1u, select(0u, link_head + 1u, from_link));
                 put(answer + SLOT_CORRELATION, select(0u, id_low, ask));
                 put(answer + SLOT_CORRELATION + 1u, select(0u, id_high, ask));
                 put(answer + SLOT_CLOCK, clock_low);
@@ -488,12 +542,17 @@ fn lease() {
             version += 2u;
             put(region + TELEMETRY_VERSION, version);
             // The slot is free again; that of a link has no sequence, and nobody minds.
-            let next = select(position, link_head, from_link) + 1u;
-            put(slot, next + in_mask);
-            let head = select(region + CONTROL_NORMAL_HEAD, region + CONTROL_HIGH_HEAD, first);
-            put(select(head, own + OWN_LINK_HEAD, from_link), next);
+            next = select(position, link_head, from_link) + 1u;
+            head = select(region + CONTROL_NORMAL_HEAD, region + CONTROL_HIGH_HEAD, first);
+            head = select(head, own + OWN_LINK_HEAD, from_link);
+            if (!on) {
+                put(slot, next + in_mask);
+                put(head, next);
+            }
             if (from_link) {
                 link_head = next;
+                replay = max(replay, 1u) - 1u;
+                put(own + OWN_REPLAY, replay);
                 turn_of = 0u;
             } else if (first) {
                 high = next;
@@ -508,7 +567,7 @@ fn lease() {
             turns += 1u;
             let cleaning = dirty != 0u;
             dirty = dirty_after;
-            if (on || rare != 0u || cleaning || (every != 0u && since >= every) || spent > budget
+            if (on || rare != 0u || cleaning || (every != 0u && (since >= every || keeps_much())) || spent > budget
                 || (kernels > 1u && turns >= most)) {
                 break;
             }
@@ -516,13 +575,18 @@ fn lease() {
 
         // What happens rarely, or only to some kernels.
         if (odd) {
-            end_oddly(slot, marks, code, id_low, id_high);
-            let next = select(select(normal, high, first), link_head, from_link) + 1u;
+            end_oddly(slot, marks, code, id_low, id_high, select(0u, link_head + 1u, from_link));
+            next = select(select(normal, high, first), link_head, from_link) + 1u;
             put(slot, next + in_mask);
-            let head = select(region + CONTROL_NORMAL_HEAD, region + CONTROL_HIGH_HEAD, first);
+            head = select(region + CONTROL_NORMAL_HEAD, region + CONTROL_HIGH_HEAD, first);
             put(select(head, own + OWN_LINK_HEAD, from_link), next);
             high = select(high, next, first);
             normal = select(next, normal, first || from_link);
+            link_head = select(link_head, next, from_link);
+            if (from_link) {
+                replay = max(replay, 1u) - 1u;
+                put(own + OWN_REPLAY, replay);
+            }
             rare |= select(0u, 16u, next == 0u);
             burst = 0u;
             busy = true;
@@ -554,7 +618,8 @@ fn lease() {
         if (on) {
             put(region + TELEMETRY_VERSION, version + 1u);
             order();
-            feed(answer + SLOT_PAYLOAD);
+            feed(answer + SLOT_PAYLOAD, head, next);
+            put(slot, next + in_mask);
             order();
             version += 2u;
             put(region + TELEMETRY_VERSION, version);
@@ -564,7 +629,7 @@ fn lease() {
             put(own + OWN_SINCE, since);
             put(own + OWN_TURN, turn_of);
             put(own + OWN_DIRTY, dirty);
-            if (every != 0u && since >= every) {
+            if (every != 0u && (since >= every || keeps_much())) {
                 checkpoint();
             }
         }
