@@ -41,7 +41,7 @@ use crate::{
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
     let there = |kind: &&str| devices::chosen().has(kind) && (*kind == "cpu" || devices::open(kind).is_ok());
     let on: Vec<_> = ["cpu", "gpu"].into_iter().filter(there).collect();
-    groups::run(groups(effort, &on), effort.rounds, effort.timeout, wanted, progress)
+    groups::run(groups(effort, &on), &effort.turns(), wanted, progress)
 }
 
 /// The names of all groups, in the order they are measured.

@@ -44,7 +44,7 @@ pub const FRAME: Duration = Duration::from_micros(16_667);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
-    groups::run(groups(effort, &residential()), effort.rounds, effort.timeout, wanted, progress)
+    groups::run(groups(effort, &residential()), &effort.turns(), wanted, progress)
 }
 
 /// Its groups as a list shows them.

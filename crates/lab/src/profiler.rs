@@ -29,7 +29,7 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
-    groups::run(groups(effort), effort.rounds, effort.timeout, wanted, progress)
+    groups::run(groups(effort), &effort.turns(), wanted, progress)
 }
 
 /// Its groups as a list shows them.

@@ -5,7 +5,9 @@ use std::time::Duration;
 use crate::{
     around,
     commands::{self, Progress},
-    gpu, interactive, profiler,
+    gpu, interactive,
+    measure::Stop,
+    profiler,
     report::Report,
     resident, tensor, throughput,
 };
@@ -45,16 +47,18 @@ pub struct Listed {
 }
 
 /// How a suite is run.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct How {
     /// Seconds instead of minutes: enough to see that everything works.
     pub quick: bool,
     /// When a turn is given up, if sooner than the suite would.
     pub timeout: Option<Duration>,
+    /// Ends it before all rounds are over.
+    pub stop: Stop,
 }
 
 impl How {
-    fn within(self, timeout: Duration) -> Duration {
+    fn within(&self, timeout: Duration) -> Duration {
         self.timeout.map_or(timeout, |most| most.min(timeout))
     }
 }
@@ -64,6 +68,7 @@ macro_rules! effort {
     ($how:expr, $module:ident) => {{
         let mut effort = if $how.quick { $module::Effort::quick() } else { $module::Effort::full() };
         effort.timeout = $how.within(effort.timeout);
+        effort.stop = $how.stop.clone();
         effort
     }};
 }
@@ -140,7 +145,7 @@ impl Suite {
     }
 
     /// Measures the groups that `wanted` says yes to, all in this process.
-    pub fn run(self, how: How, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
+    pub fn run(self, how: &How, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
         let mut report = match self {
             Self::Commands => commands::run_groups(&effort!(how, commands), wanted, progress),
             Self::Gpu => gpu::run_groups(&effort!(how, gpu), wanted, progress),

@@ -38,7 +38,7 @@ pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut
     // A small effort is for one size, the smallest that is wanted.
     let smallest = SIZES.iter().map(|(_, name)| *name).find(|name| wanted(name));
     let wanted = |name: &str| wanted(name) && (!effort.small || smallest == Some(name));
-    groups::run(groups(effort, &on), effort.rounds, effort.timeout, &wanted, progress)
+    groups::run(groups(effort, &on), &effort.turns(), &wanted, progress)
 }
 
 /// Its groups as a list shows them.

@@ -37,7 +37,7 @@ use products::{Library, Product};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
-    groups::run(groups(effort), effort.rounds, effort.timeout, wanted, progress)
+    groups::run(groups(effort), &effort.turns(), wanted, progress)
 }
 
 /// The names of all groups, in the order they are measured.
