@@ -260,7 +260,8 @@ fn interrupt(run: &std::process::Child) {
 fn a_group_that_is_interrupted_keeps_its_rows_without_a_verdict() {
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let (json, folder) = (Scratch::new("cut.json"), std::env::temp_dir().join(format!("cut-{}", std::process::id())));
-    let (run, rest) = bench_under_way(&folder, &json);
+    let (mut run, rest) = bench_under_way(&folder, &json);
+    let _input = run.stdin.take(); // it ends at once with that
     interrupt(&run);
     let output = run.wait_with_output().unwrap();
     let (said, shown) = (String::from_utf8_lossy(&output.stderr).into_owned(), rest.join().unwrap());
@@ -286,7 +287,8 @@ fn a_second_interrupt_ends_a_bench_at_once() {
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let (json, folder) =
         (Scratch::new("twice.json"), std::env::temp_dir().join(format!("twice-{}", std::process::id())));
-    let (run, _rest) = bench_under_way(&folder, &json);
+    let (mut run, _rest) = bench_under_way(&folder, &json);
+    let _input = run.stdin.take(); // it ends at once with that
     // Frozen, the group cannot answer the first.
     let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
     let child = children.split_whitespace().next().unwrap().to_owned();
