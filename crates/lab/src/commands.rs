@@ -135,7 +135,7 @@ macro_rules! sides {
     }};
 }
 
-fn groups(effort: &Effort) -> Vec<Group> {
+pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
     let group = |name, about, sides, judge| Group::new(name, sides, judge).on(|_| "cpu").about(about);
     let over_mutex_yield = |rows: &[Row]| targets::over_mutex_yield(rows).into_iter().collect();
     let one_to_one = sides!(effort, stream_one: Millrace, MillraceSpsc, Crossbeam, Kanal, Flume, Std, TokioMpsc,

@@ -7,7 +7,7 @@ use crate::{
     measure::{Side, Turns, interleaved},
     report::{Report, Row, SCHEMA},
     seeds,
-    suites::Listed,
+    suites::{Listed, Part},
 };
 
 /// Sets the targets of a group's rows.
@@ -45,6 +45,12 @@ impl Group {
     pub(crate) fn with(mut self, extra: fn(&[Row]) -> Vec<Row>) -> Self {
         self.extra = extra;
         self
+    }
+
+    /// Its sides, each by itself.
+    pub(crate) fn parts(self) -> impl Iterator<Item = Part> {
+        let Self { name: group, sides, device, .. } = self;
+        sides.into_iter().map(move |side| Part { group, device: device(&side.name), side })
     }
 
     /// As a list shows it.

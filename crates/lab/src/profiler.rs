@@ -47,7 +47,7 @@ const BATCH: usize = 1000;
 /// Commands before the last samples.
 const MANY: usize = 1_000_000;
 
-fn groups(effort: &Effort) -> Vec<Group> {
+pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
     let side = |round: fn(&Effort) -> Result<Vec<Metric>>| {
         let effort = effort.clone();
         Side::new("millrace", move || round(&effort))

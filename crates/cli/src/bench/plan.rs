@@ -258,7 +258,7 @@ pub(crate) fn group(options: &GroupOptions) -> Result<(), Failure> {
     if let Some(devices) = Devices::split(&options.device).into_iter().next() {
         devices.choose();
     }
-    let how = How { quick: options.quick, timeout: Some(options.timeout), stop };
+    let how = How { quick: options.quick, timeout: Some(options.timeout), stop, turn: None };
     isolated::measure(suite, &options.group, &how, &mut std::io::stdout().lock())
         .map_err(|error| Failure::Failed(error.to_string()))?;
     // Without waiting for what hangs: all is said.

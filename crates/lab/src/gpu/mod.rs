@@ -103,7 +103,7 @@ pub(crate) fn listed() -> Vec<Listed> {
     listed.into_iter().map(|group| Listed { devices: vec!["gpu"], ..group }).collect()
 }
 
-fn groups(effort: &Effort) -> Vec<Group> {
+pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
     let sizes = |all: &[usize], most: usize| -> Vec<usize> {
         all.iter().copied().filter(|size| !effort.small || *size <= most).collect()
     };

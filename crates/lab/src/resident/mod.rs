@@ -91,6 +91,11 @@ pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut
     groups::run(groups(effort, &on), &effort.turns(), wanted, progress)
 }
 
+/// The groups with the devices that are here.
+pub(crate) fn groups_here(effort: &Effort) -> Vec<Group> {
+    groups(effort, &residential())
+}
+
 /// Its groups as a list shows them.
 pub(crate) fn listed() -> Vec<Listed> {
     groups(&Effort::quick(), &["cpu", "gpu"]).iter().map(Group::listed).collect()
