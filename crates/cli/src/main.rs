@@ -159,7 +159,11 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     // Nothing here leaves anything behind that an end in the middle could break: files are written whole.
     if let Err(error) = ctrlc::set_handler(|| {
-        let stopping = [&bench::RUN, &wave::RUN, &profile::RUN, &tune::RUN].into_iter().any(Run::stop);
+        if bench::RUN.stop() {
+            eprintln!("\nstopping; the turn under way may take some seconds, Ctrl-C once more does not wait for it");
+            return;
+        }
+        let stopping = [&wave::RUN, &profile::RUN, &tune::RUN].into_iter().any(Run::stop);
         if stopping || serve::stop() {
             return; // it ends by itself, soon
         }

@@ -10,9 +10,11 @@ use std::{
 
 use serde_json::Value;
 
-/// Runs the command. One at a time: most of them keep all cores busy, and some measure.
+/// One run at a time: most of them keep all cores busy, and some measure.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// Runs the command.
 fn millrace(arguments: &[&str]) -> Output {
-    static MACHINE: Mutex<()> = Mutex::new(());
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     Command::new(env!("CARGO_BIN_EXE_millrace")).args(arguments).output().unwrap()
 }
@@ -222,6 +224,85 @@ fn an_interrupted_bench_keeps_what_was_measured_and_leaves_nothing_behind() {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     }
+}
+
+/// A run that says every turn, until some of its only group's turns are over.
+#[cfg(unix)]
+fn bench_under_way(folder: &std::path::Path, json: &Scratch) -> (std::process::Child, std::thread::JoinHandle<String>) {
+    use std::io::{BufRead, Read as _};
+    let pipe = std::process::Stdio::piped;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    command.args(["bench", "channel_send_latency", "--follow", "--save", "cut", "--json", json.0.to_str().unwrap()]);
+    command.env("MILLRACE_HISTORY", folder).stdin(pipe()).stdout(pipe()).stderr(pipe());
+    let mut run = command.spawn().unwrap();
+    let mut out = std::io::BufReader::new(run.stdout.take().unwrap());
+    let mut line = String::new();
+    // Eleven sides, thirty rounds.
+    while serde_json::from_str::<Value>(&line).ok().and_then(|going| going["done"].as_u64()).unwrap_or(0) < 25 {
+        line.clear();
+        assert!(out.read_line(&mut line).unwrap() > 0, "it ended by itself");
+    }
+    let rest = std::thread::spawn(move || {
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).unwrap();
+        rest
+    });
+    (run, rest)
+}
+
+#[cfg(unix)]
+fn interrupt(run: &std::process::Child) {
+    assert!(Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap().success());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_group_that_is_interrupted_keeps_its_rows_without_a_verdict() {
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (json, folder) = (Scratch::new("cut.json"), std::env::temp_dir().join(format!("cut-{}", std::process::id())));
+    let (mut run, rest) = bench_under_way(&folder, &json);
+    let _input = run.stdin.take(); // it ends at once with that
+    interrupt(&run);
+    let output = run.wait_with_output().unwrap();
+    let (said, shown) = (String::from_utf8_lossy(&output.stderr).into_owned(), rest.join().unwrap());
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("stopped after 0 of 1 groups and in the middle of channel_send_latency"), "{said}");
+    assert!(shown.contains("interrupted after") && shown.contains("kept as cut"), "{shown}");
+    for file in [json.0.clone(), folder.join("cut.json")] {
+        let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        let rows = report["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 44, "every side had a turn with its four cases: {report}");
+        for row in rows {
+            let rounds = row["rounds"].as_array().unwrap().len();
+            assert!(row["p50"].is_number() && (2..30).contains(&rounds), "{row}");
+            assert!(row["interrupted"] == true && row["met"].is_null(), "a verdict was drawn: {row}");
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_interrupt_ends_a_bench_at_once() {
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (json, folder) =
+        (Scratch::new("twice.json"), std::env::temp_dir().join(format!("twice-{}", std::process::id())));
+    let (mut run, _rest) = bench_under_way(&folder, &json);
+    let _input = run.stdin.take(); // it ends at once with that
+    // Frozen, the group cannot answer the first.
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
+    let child = children.split_whitespace().next().unwrap().to_owned();
+    let signal = |signal: &str| assert!(Command::new("kill").args([signal, &child]).status().unwrap().success());
+    signal("-STOP");
+    let start = std::time::Instant::now();
+    interrupt(&run);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    interrupt(&run);
+    let output = run.wait_with_output().unwrap();
+    let took = start.elapsed();
+    signal("-CONT");
+    assert!(output.status.code() == Some(130) && !json.0.exists(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(took < millrace_lab::isolated::PATIENCE, "{took:?}");
 }
 
 #[test]

@@ -39,9 +39,14 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
+    groups::run(groups_here(effort), &effort.turns(), wanted, progress)
+}
+
+/// The groups with the devices that are here.
+pub(crate) fn groups_here(effort: &Effort) -> Vec<Group> {
     let there = |kind: &&str| devices::chosen().has(kind) && (*kind == "cpu" || devices::open(kind).is_ok());
     let on: Vec<_> = ["cpu", "gpu"].into_iter().filter(there).collect();
-    groups::run(groups(effort, &on), effort.rounds, effort.timeout, wanted, progress)
+    groups(effort, &on)
 }
 
 /// The names of all groups, in the order they are measured.

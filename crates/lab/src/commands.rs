@@ -11,15 +11,14 @@ use millrace::{Device, Stream, Synchronize};
 
 use crate::{
     Error, Message, Parcel, Result,
-    machine::{Machine, Ticks},
-    measure::{Metric, Side, batch_timed, clock_cost, each_timed, interleaved, warm_up},
+    groups::{self, Group},
+    measure::{Metric, Side, Stop, Turns, batch_timed, clock_cost, each_timed, warm_up},
     message::payload,
     peers::{
         Crossbeam, Flume, Kanal, Limit, Link, Millrace, MillraceSpsc, MutexCondvar, MutexYield, Parked, Service, Std,
         TokioBroadcast, TokioMpsc,
     },
-    report::{Report, Row, SCHEMA},
-    seeds,
+    report::{Report, Row},
     suites::Listed,
     targets,
     workloads::{self, Alone, CAPACITY, Flow, Overload, RoundTrip},
@@ -60,6 +59,8 @@ pub struct Effort {
     pub each: usize,
     /// When a turn is given up.
     pub timeout: Duration,
+    /// Ends it before all rounds are over.
+    pub stop: Stop,
 }
 
 impl Effort {
@@ -73,6 +74,7 @@ impl Effort {
             overloaded: Duration::from_millis(100),
             each: 25_000,
             timeout: Duration::from_secs(20),
+            stop: Stop::default(),
         }
     }
 
@@ -85,22 +87,13 @@ impl Effort {
             overloaded: Duration::from_millis(50),
             each: 5000,
             timeout: Duration::from_secs(10),
+            stop: Stop::default(),
         }
     }
-}
 
-/// What is measured together.
-struct Group {
-    name: &'static str,
-    /// What a number of it is, and how it was made.
-    about: &'static str,
-    sides: Vec<Side>,
-    /// Busy threads beside it.
-    load: usize,
-    /// Sets the targets.
-    judge: fn(&mut [Row]),
-    /// Whether the factor over the polled mutex queue is one of its rows.
-    factor: bool,
+    fn turns(&self) -> Turns {
+        Turns { rounds: self.rounds, timeout: self.timeout, stop: self.stop.clone() }
+    }
 }
 
 /// Measures all groups, ours and the peers' in turns, and sets the targets.
@@ -119,28 +112,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Report 
 
 /// [`run`] with an effort of your own, and only the groups that `wanted` says yes to.
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
-    let (mut machine, ticks) = (Machine::now(), Ticks::now());
-    let groups: Vec<_> = groups(effort).into_iter().filter(|group| wanted(group.name)).collect();
-    let total = groups.iter().map(|group| group.sides.len() * effort.rounds).sum();
-    let (mut done, mut rows) = (0, Vec::new());
-    for group in groups {
-        let mut step = |side: &str| {
-            progress(Progress { group: group.name, side, done, total });
-            done += 1;
-        };
-        let load = Overload::start(group.load);
-        let measured = interleaved(&group.sides, effort.rounds, effort.timeout, &mut step);
-        drop(load);
-        let mut of_group: Vec<_> = measured.into_iter().map(|measured| Row::new(group.name, measured)).collect();
-        (group.judge)(&mut of_group);
-        if group.factor {
-            of_group.extend(targets::over_mutex_yield(&of_group));
-        }
-        seeds::judge(&mut of_group);
-        rows.append(&mut of_group);
-    }
-    machine.others = ticks.and_then(Ticks::others_since);
-    Report { schema: SCHEMA, machine, rows }
+    groups::run(groups(effort), &effort.turns(), wanted, progress)
 }
 
 /// The names of all groups, in the order they are measured.
@@ -150,9 +122,7 @@ pub fn group_names() -> Vec<&'static str> {
 
 /// Its groups as a list shows them.
 pub(crate) fn listed() -> Vec<Listed> {
-    let listed =
-        |group: &Group| Listed { name: group.name, about: group.about, devices: vec!["cpu"], sides: group.sides.len() };
-    groups(&Effort::quick()).iter().map(listed).collect()
+    groups(&Effort::quick()).iter().map(Group::listed).collect()
 }
 
 /// One side per peer: the same generic function for each.
@@ -165,8 +135,9 @@ macro_rules! sides {
     }};
 }
 
-fn groups(effort: &Effort) -> Vec<Group> {
-    let group = |name, about, sides, judge| Group { name, about, sides, load: 0, judge, factor: false };
+pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
+    let group = |name, about, sides, judge| Group::new(name, sides, judge).on(|_| "cpu").about(about);
+    let over_mutex_yield = |rows: &[Row]| targets::over_mutex_yield(rows).into_iter().collect();
     let one_to_one = sides!(effort, stream_one: Millrace, MillraceSpsc, Crossbeam, Kanal, Flume, Std, TokioMpsc,
         MutexYield, MutexCondvar);
     let four_to_one = sides!(effort, stream_many: Millrace, Crossbeam, Kanal, Flume, Std, TokioMpsc, MutexYield,
@@ -201,15 +172,13 @@ fn groups(effort: &Effort) -> Vec<Group> {
             send,
             targets::send,
         ),
-        Group {
-            factor: true,
-            ..group(
-                "round_trip_latency",
-                "A request to a server thread and its answer, one at a time, until the asker has it.",
-                round_trips,
-                targets::round_trip,
-            )
-        },
+        group(
+            "round_trip_latency",
+            "A request to a server thread and its answer, one at a time, until the asker has it.",
+            round_trips,
+            targets::round_trip,
+        )
+        .with(over_mutex_yield),
         group(
             "after_idle",
             "The same after 20 ms in which nothing happened: the server sleeps and has to be woken.",
@@ -234,15 +203,13 @@ fn groups(effort: &Effort) -> Vec<Group> {
             many,
             targets::throughput_many,
         ),
-        Group {
-            factor: true,
-            ..group(
-                "contention",
-                "Four producers with 250 commands each: the time until all are consumed.",
-                contention,
-                targets::contention,
-            )
-        },
+        group(
+            "contention",
+            "Four producers with 250 commands each: the time until all are consumed.",
+            contention,
+            targets::contention,
+        )
+        .with(over_mutex_yield),
         group(
             "backpressure",
             "A thousand commands through a queue of 100 to a consumer that works 10 µs on each; the limit is its work alone.",
@@ -257,25 +224,30 @@ fn groups(effort: &Effort) -> Vec<Group> {
             targets::memory_pool,
         ),
         group("submit", "What submitting costs the caller while a worker drains the queue.", submit, targets::promised),
-        Group {
-            load: 4,
-            ..group(
-                "overload_1to1",
-                "One to one while four more threads keep all cores busy.",
-                one_to_one,
-                targets::overload,
-            )
-        },
-        Group {
-            load: 4,
-            ..group(
-                "overload_4to1",
-                "Four to one while four more threads keep all cores busy.",
-                four_to_one,
-                targets::overload,
-            )
-        },
+        group(
+            "overload_1to1",
+            "One to one while four more threads keep all cores busy.",
+            beside_load(one_to_one),
+            targets::overload,
+        ),
+        group(
+            "overload_4to1",
+            "Four to one while four more threads keep all cores busy.",
+            beside_load(four_to_one),
+            targets::overload,
+        ),
     ]
+}
+
+/// The sides while four more threads keep all cores busy.
+fn beside_load(sides: Vec<Side>) -> Vec<Side> {
+    let loaded = |Side { name, round }: Side| {
+        Side::new(name, move || {
+            let _load = Overload::start(4)?;
+            round()
+        })
+    };
+    sides.into_iter().map(loaded).collect()
 }
 
 fn side(name: &str, effort: &Effort, body: fn(&Effort) -> Result<Vec<Metric>>) -> Side {

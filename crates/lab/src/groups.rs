@@ -1,15 +1,13 @@
 //! Running groups of sides in turns, and judging them.
 
-use std::time::Duration;
-
 use crate::{
     commands::Progress,
     devices,
     machine::{Machine, Ticks},
-    measure::{Side, interleaved},
+    measure::{Side, Turns, interleaved},
     report::{Report, Row, SCHEMA},
     seeds,
-    suites::Listed,
+    suites::{Listed, Part},
 };
 
 /// Sets the targets of a group's rows.
@@ -49,6 +47,12 @@ impl Group {
         self
     }
 
+    /// Its sides, each by itself.
+    pub(crate) fn parts(self) -> impl Iterator<Item = Part> {
+        let Self { name: group, sides, device, .. } = self;
+        sides.into_iter().map(move |side| Part { group, device: device(&side.name), side })
+    }
+
     /// As a list shows it.
     pub(crate) fn listed(&self) -> Listed {
         let mut devices: Vec<_> = self.sides.iter().map(|side| (self.device)(&side.name)).collect();
@@ -61,8 +65,7 @@ impl Group {
 /// Measures the groups that `wanted` says yes to, with the sides that are on chosen devices.
 pub(crate) fn run(
     groups: Vec<Group>,
-    rounds: usize,
-    timeout: Duration,
+    turns: &Turns,
     wanted: &dyn Fn(&str) -> bool,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Report {
@@ -72,14 +75,17 @@ pub(crate) fn run(
         let device = group.device;
         group.sides.retain(|side| devices::chosen().has(device(&side.name)));
     }
-    let total = groups.iter().map(|group| group.sides.len() * rounds).sum();
+    let total = groups.iter().map(|group| group.sides.len() * turns.rounds).sum();
     let (mut done, mut rows) = (0, Vec::new());
     for group in groups {
+        if turns.stop.is_asked() {
+            break;
+        }
         let mut step = |side: &str| {
             progress(Progress { group: group.name, side, done, total });
             done += 1;
         };
-        let measured = interleaved(&group.sides, rounds, timeout, &mut step);
+        let measured = interleaved(&group.sides, turns, &mut step);
         let mut of_group: Vec<_> = measured.into_iter().map(|measured| Row::new(group.name, measured)).collect();
         of_group.extend((group.extra)(&of_group));
         for row in &mut of_group {
@@ -87,6 +93,9 @@ pub(crate) fn run(
         }
         (group.judge)(&mut of_group);
         seeds::judge(&mut of_group);
+        if of_group.iter().any(|row| row.interrupted) {
+            of_group.iter_mut().for_each(Row::withdraw_verdict);
+        }
         rows.append(&mut of_group);
     }
     for row in &mut rows {

@@ -44,7 +44,12 @@ pub const FRAME: Duration = Duration::from_micros(16_667);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
-    groups::run(groups(effort, &residential()), effort.rounds, effort.timeout, wanted, progress)
+    groups::run(groups_here(effort), &effort.turns(), wanted, progress)
+}
+
+/// The groups with the devices that are here.
+pub(crate) fn groups_here(effort: &Effort) -> Vec<Group> {
+    groups(effort, &residential())
 }
 
 /// Its groups as a list shows them.

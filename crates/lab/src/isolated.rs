@@ -2,7 +2,8 @@
 //!
 //! The process says how far it is and what it measured as lines of JSON on its standard output ([`Line`]); whatever else
 //! it prints is kept, and its last lines are shown if it does not come to its end. It ends by itself when its standard
-//! input does, which is when whoever started it is gone, however that happened.
+//! input does, which is when whoever started it is gone, however that happened. A line there asks it to stop: it finishes
+//! the turn under way and says what it has.
 
 use std::{
     collections::VecDeque,
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error,
-    measure::{Better, Measured},
+    measure::{Better, LAST_TURN, Measured, Stop},
     report::Row,
     suites::{How, Suite},
 };
@@ -52,14 +53,19 @@ pub struct Isolated {
     pub command: Command,
     /// How long it may say nothing. The clock begins anew with everything it says.
     pub timeout: Duration,
+    /// How long it has to say what it has measured when it is asked to stop.
+    pub patience: Duration,
 }
+
+/// [`Isolated::patience`] for a process that heeds [`heed_parent`]: its last turn, and some time to sum up.
+pub const PATIENCE: Duration = LAST_TURN.saturating_add(Duration::from_secs(5));
 
 /// What became of a group.
 #[derive(Debug)]
 pub struct Ended {
     /// What was measured, and if it did not come to its end a row that says why.
     pub rows: Vec<Row>,
-    /// Whether it was stopped in the middle.
+    /// Whether it was asked to stop. Its rows say whether they were interrupted by that.
     pub stopped: bool,
 }
 
@@ -78,14 +84,16 @@ enum Heard {
 }
 
 impl Isolated {
-    /// Runs the group until it ends, hangs, or `stop` says so. Nothing of it is left afterwards.
+    /// Runs the group until it ends or hangs. When `stop` says so it is asked to say what it has. Nothing of it is left
+    /// afterwards.
     ///
     /// ```
     /// use std::{process::Command, time::Duration};
-    /// use millrace_lab::isolated::Isolated;
+    /// use millrace_lab::isolated::{Isolated, PATIENCE};
     /// let mut command = Command::new("sh");
     /// command.args(["-c", "echo about to fall; kill -SEGV $$"]);
-    /// let ended = Isolated { command, timeout: Duration::from_secs(10) }.run("group", &|| false, &mut |_| ());
+    /// let isolated = Isolated { command, timeout: Duration::from_secs(10), patience: PATIENCE };
+    /// let ended = isolated.run("group", &|| false, &mut |_| ());
     /// let why = ended.rows[0].target.as_deref().unwrap();
     /// assert!(ended.rows[0].is_error() && why.contains("SIGSEGV") && why.contains("about to fall"), "{why}");
     /// ```
@@ -104,7 +112,7 @@ impl Isolated {
                 return Ended { rows: vec![failed(group, why)], stopped: false };
             }
         };
-        Running::new(child).follow(group, self.timeout, stop, progress)
+        Running::new(child).follow(group, [self.timeout, self.patience], stop, progress)
     }
 }
 
@@ -130,15 +138,21 @@ impl Running {
     fn follow(
         mut self,
         group: &str,
-        timeout: Duration,
+        [timeout, patience]: [Duration; 2],
         stop: &dyn Fn() -> bool,
         progress: &mut dyn FnMut(&Step),
     ) -> Ended {
         let (mut rows, mut ended, mut open) = (Vec::new(), false, 2);
         let mut deadline = Instant::now() + timeout;
+        let mut stopping = None;
         let why = loop {
-            if stop() {
-                return Ended { rows, stopped: true };
+            match stopping {
+                None if stop() => {
+                    stopping = Some(Instant::now() + patience);
+                    self.ask_to_stop();
+                }
+                Some(until) if Instant::now() > until => return Ended { rows, stopped: true },
+                _ => {}
             }
             match self.heard.recv_timeout(LOOK) {
                 Ok(Heard::Closed) => open -= 1,
@@ -168,13 +182,20 @@ impl Running {
                 break Some(format!("said nothing for {timeout:?} and was ended"));
             }
         };
-        if let Some(why) = why {
+        if let Some(why) = why.filter(|_| stopping.is_none() || !ended) {
             let last = self.last.iter().map(String::as_str).collect::<Vec<_>>().join(" | ");
             let last =
                 if last.is_empty() { "it printed nothing".to_owned() } else { format!("its last lines: {last}") };
             rows.push(failed(group, format!("{why}; {last}")));
         }
-        Ended { rows, stopped: false }
+        Ended { rows, stopped: stopping.is_some() }
+    }
+
+    /// By a line on its standard input, which stays open: its end would end the process at once.
+    fn ask_to_stop(&mut self) {
+        if let Some(input) = &mut self.child.stdin {
+            let _ = input.write_all(b"stop\n").and_then(|()| input.flush()); // it is gone already
+        }
     }
 
     fn keep(&mut self, text: &str) {
@@ -262,7 +283,7 @@ fn listen(out: impl Read + Send + 'static, tx: Sender<Heard>, lines: bool) {
 }
 
 /// The other end: measures one group and says it in lines.
-pub fn measure(suite: Suite, group: &str, how: How, out: &mut dyn Write) -> std::io::Result<()> {
+pub fn measure(suite: Suite, group: &str, how: &How, out: &mut dyn Write) -> std::io::Result<()> {
     let mut say = |line: &Line| -> std::io::Result<()> {
         serde_json::to_writer(&mut *out, line)?;
         out.write_all(b"\n")?;
@@ -282,13 +303,23 @@ pub fn measure(suite: Suite, group: &str, how: How, out: &mut dyn Write) -> std:
 
 /// Ends this process as soon as its standard input does: whoever started it is gone.
 pub fn end_with_parent() {
-    let watch = || {
+    let _ = heed_parent(); // nothing here can be stopped in a better way
+}
+
+/// Ends this process as soon as its standard input does. What is answered is asked to stop when something is said there.
+pub fn heed_parent() -> Stop {
+    let stop = Stop::default();
+    let asked = stop.clone();
+    let watch = move || {
         let mut buffer = [0; 64];
-        while matches!(std::io::stdin().read(&mut buffer), Ok(1..)) {}
+        while matches!(std::io::stdin().read(&mut buffer), Ok(1..)) {
+            asked.ask();
+        }
         // At once, without asking a driver that may hang.
         #[cfg(unix)]
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         std::process::exit(4);
     };
     let _ = thread::Builder::new().name("lab-parent".to_owned()).spawn(watch); // else the parent's signal has to do
+    stop
 }

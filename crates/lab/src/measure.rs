@@ -3,11 +3,12 @@
 use std::{
     borrow::Cow,
     hint::black_box,
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, select};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
@@ -156,13 +157,15 @@ pub struct Measured {
     pub outcome: Result<Summary>,
     /// The median of every round.
     pub rounds: Vec<f64>,
+    /// Whether it was stopped before all rounds were over.
+    pub interrupted: bool,
 }
 
 impl Measured {
     /// Nothing measured yet.
     pub(crate) fn nothing(id: String, unit: &'static str, better: Better) -> Self {
         let outcome = Err(Error::System("no samples".to_owned()));
-        Self { id, unit, better, outcome, rounds: Vec::new() }
+        Self { id, unit, better, outcome, rounds: Vec::new(), interrupted: false }
     }
 
     /// One number that was computed from others.
@@ -172,30 +175,86 @@ impl Measured {
     }
 }
 
-/// Lets the sides take turns for `rounds` rounds, each turn on a thread of its own with `timeout` to finish. `step` is
-/// told whose turn it is.
+/// Says that enough was measured. Clones say the same.
+///
+/// ```
+/// use millrace_lab::measure::Stop;
+/// let (stop, same) = (Stop::default(), Stop::default());
+/// let clone = stop.clone();
+/// clone.ask();
+/// assert!(stop.is_asked() && !same.is_asked());
+/// ```
+#[derive(Debug, Clone)]
+pub struct Stop {
+    /// Closed when it is asked for; nothing is ever sent.
+    asked: Receiver<()>,
+    open: Arc<Mutex<Option<Sender<()>>>>,
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        let (open, asked) = bounded(0);
+        Self { asked, open: Arc::new(Mutex::new(Some(open))) }
+    }
+}
+
+impl Stop {
+    /// Asks for it. A turn that is under way has [`LAST_TURN`] to finish, and none is begun.
+    pub fn ask(&self) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Whether it was asked for.
+    pub fn is_asked(&self) -> bool {
+        self.asked.try_recv() == Err(TryRecvError::Disconnected)
+    }
+}
+
+/// How long the turn under way may go on when a stop is asked for.
+pub const LAST_TURN: Duration = Duration::from_secs(5);
+
+/// How sides take turns.
+#[derive(Debug, Clone)]
+pub struct Turns {
+    /// Turns of every side.
+    pub rounds: usize,
+    /// When a turn is given up.
+    pub timeout: Duration,
+    /// Ends it before all rounds are over.
+    pub stop: Stop,
+}
+
+/// Lets the sides take turns, each turn on a thread of its own with a timeout. `step` is told whose turn it is.
 ///
 /// A side that fails, panics or does not finish is not asked again and is answered with the error. The thread of one
-/// that does not finish cannot be ended: it stays behind.
-pub fn interleaved(sides: &[Side], rounds: usize, timeout: Duration, step: &mut dyn FnMut(&str)) -> Vec<Measured> {
+/// that does not finish cannot be ended: it stays behind. When it is stopped, what the turns so far brought is answered,
+/// marked as interrupted; sides without a turn are missing.
+pub fn interleaved(sides: &[Side], turns: &Turns, step: &mut dyn FnMut(&str)) -> Vec<Measured> {
     let mut collected: Vec<Result<Vec<Collected>>> = sides.iter().map(|_| Ok(Vec::new())).collect();
-    for round in 0..rounds {
+    let mut interrupted = false;
+    'turns: for round in 0..turns.rounds {
         for turn in 0..sides.len() {
+            if turns.stop.is_asked() {
+                interrupted = true;
+                break 'turns;
+            }
             // Another one begins each round, so that nobody always comes after the same neighbour's mess.
             let place = (turn + round) % sides.len();
             let (side, so_far) = (&sides[place], &mut collected[place]);
             step(&side.name);
             if let Ok(metrics) = so_far {
                 let run = side.round.clone();
-                match guarded(timeout, move || run()) {
-                    Ok(Ok(new)) => merge(metrics, new),
-                    Ok(Err(error)) | Err(error) => *so_far = Err(error),
+                match guarded_unless(&turns.stop, turns.timeout, move || run()) {
+                    Some(Ok(Ok(new))) => merge(metrics, new),
+                    Some(Ok(Err(error)) | Err(error)) => *so_far = Err(error),
+                    None => interrupted = true,
                 }
             }
         }
     }
     let named = sides.iter().zip(collected);
-    named.flat_map(|(side, collected)| summarize(&side.name, collected)).collect()
+    let measured = named.flat_map(|(side, collected)| summarize(&side.name, collected));
+    measured.map(|measured| Measured { interrupted, ..measured }).collect()
 }
 
 /// What the rounds so far brought, and the median of each.
@@ -220,7 +279,7 @@ fn merge(collected: &mut Vec<Collected>, new: Vec<Metric>) {
 fn summarize(name: &str, collected: Result<Vec<Collected>>) -> Vec<Measured> {
     let error = |error| {
         let (id, outcome) = (name.to_owned(), Err(error));
-        Measured { id, unit: "", better: Better::Lower, outcome, rounds: Vec::new() }
+        Measured { outcome, ..Measured::nothing(id, "", Better::Lower) }
     };
     match collected {
         Err(reason) => vec![error(reason)],
@@ -229,7 +288,7 @@ fn summarize(name: &str, collected: Result<Vec<Collected>>) -> Vec<Measured> {
             .map(|Collected { metric: Metric { case, unit, better, samples }, rounds }| {
                 let id = if case.is_empty() { name.to_owned() } else { format!("{name}/{case}") };
                 let outcome = Summary::of(samples, better).ok_or_else(|| Error::System("no samples".to_owned()));
-                Measured { id, unit, better, outcome, rounds }
+                Measured { id, unit, better, outcome, rounds, interrupted: false }
             })
             .collect(),
     }
@@ -237,18 +296,42 @@ fn summarize(name: &str, collected: Result<Vec<Collected>>) -> Vec<Measured> {
 
 /// Runs `work` on a thread of its own and waits for it, but not longer than `timeout`.
 pub fn guarded<T: Send + 'static>(timeout: Duration, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    let (tx, rx) = mpsc::sync_channel(1);
+    guarded_unless(&Stop::default(), timeout, work).unwrap_or(Err(Error::Timeout(timeout)))
+}
+
+/// The same; none if a stop is asked for and `work` is not over soon.
+fn guarded_unless<T: Send + 'static>(
+    stop: &Stop,
+    timeout: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<Result<T>> {
+    let (tx, done) = bounded(1);
     let thread = thread::Builder::new().name("lab-round".to_owned()).spawn(move || {
         let _ = tx.send(work()); // nobody listens after the timeout
     });
-    let thread = thread.map_err(|error| Error::System(error.to_string()))?;
-    match rx.recv_timeout(timeout) {
+    let thread = match thread {
+        Ok(thread) => thread,
+        Err(error) => return Some(Err(Error::System(error.to_string()))),
+    };
+    let start = Instant::now();
+    // Waiting costs nothing meanwhile: what is measured may need all cores.
+    let result = select! {
+        recv(done) -> result => result,
+        recv(stop.asked) -> _ => {
+            let left = timeout.saturating_sub(start.elapsed()).min(LAST_TURN);
+            select! {
+                recv(done) -> result => result,
+                default(left) => return None,
+            }
+        }
+        default(timeout) => return Some(Err(Error::Timeout(timeout))),
+    };
+    match result {
         Ok(result) => {
             let _ = thread.join(); // its threads are gone before the next turn
-            Ok(result)
+            Some(Ok(result))
         }
-        Err(mpsc::RecvTimeoutError::Timeout) => Err(Error::Timeout(timeout)),
-        Err(mpsc::RecvTimeoutError::Disconnected) => Err(Error::Panicked),
+        Err(_) => Some(Err(Error::Panicked)),
     }
 }
 
@@ -312,6 +395,10 @@ pub fn warm_up(budget: Duration, mut work: impl FnMut() -> Result<()>) -> Result
 mod tests {
     use super::*;
 
+    fn turns(rounds: usize, timeout: Duration) -> Turns {
+        Turns { rounds, timeout, stop: Stop::default() }
+    }
+
     #[test]
     fn percentiles_of_known_samples_are_exact() {
         let samples: Vec<f64> = (1..=1000).rev().map(f64::from).collect();
@@ -344,7 +431,7 @@ mod tests {
         let timeout = Duration::from_millis(50);
         let start = Instant::now();
         let mut steps = 0;
-        let measured = interleaved(&sides, 3, timeout, &mut |_| steps += 1);
+        let measured = interleaved(&sides, &turns(3, timeout), &mut |_| steps += 1);
         assert!(start.elapsed() < Duration::from_secs(2), "a hanging side is waited for once");
         assert_eq!(steps, 15);
         let outcomes: Vec<_> = measured.iter().map(|m| (m.id.as_str(), m.outcome.as_ref().err())).collect();
@@ -369,9 +456,40 @@ mod tests {
                 Ok(vec![Metric::lower("x", "ns", vec![1.0]), Metric::higher("y", "/s", vec![2.0])])
             })
         };
-        let measured = interleaved(&[side("a"), side("b")], 3, Duration::from_secs(5), &mut |_| ());
+        let measured = interleaved(&[side("a"), side("b")], &turns(3, Duration::from_secs(5)), &mut |_| ());
         assert_eq!(*order.lock().unwrap(), "abbaab");
         let ids: Vec<_> = measured.iter().map(|m| m.id.as_str()).collect();
         assert_eq!(ids, ["a/x", "a/y", "b/x", "b/y"]);
+        assert!(measured.iter().all(|m| !m.interrupted && m.rounds.len() == 3), "{measured:?}");
+    }
+
+    #[test]
+    fn a_stop_lets_the_turn_under_way_finish_and_keeps_what_was_measured() {
+        let turns = turns(3, Duration::from_secs(60));
+        let stop = turns.stop.clone();
+        let one = || Ok(vec![Metric::lower("", "ns", vec![1.0])]);
+        let asks = Side::new("asks", move || {
+            stop.ask();
+            thread::sleep(Duration::from_millis(20));
+            one()
+        });
+        let mut steps = Vec::new();
+        let sides = [Side::new("before", one), asks, Side::new("after", one)];
+        let measured = interleaved(&sides, &turns, &mut |side| steps.push(side.to_owned()));
+        assert_eq!(steps, ["before", "asks"]);
+        let rows: Vec<_> = measured.iter().map(|m| (m.id.as_str(), m.rounds.len(), m.interrupted)).collect();
+        assert_eq!(rows, [("before", 1, true), ("asks", 1, true)], "the third has nothing to say");
+    }
+
+    #[test]
+    fn a_stop_with_the_last_turn_interrupts_nothing() {
+        let turns = turns(1, Duration::from_secs(60));
+        let stop = turns.stop.clone();
+        let side = Side::new("asks", move || {
+            stop.ask();
+            Ok(vec![Metric::lower("", "ns", vec![1.0])])
+        });
+        let measured = interleaved(&[side], &turns, &mut |_| ());
+        assert!(measured.len() == 1 && !measured[0].interrupted, "{measured:?}");
     }
 }

@@ -29,7 +29,7 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
-    groups::run(groups(effort), effort.rounds, effort.timeout, wanted, progress)
+    groups::run(groups(effort), &effort.turns(), wanted, progress)
 }
 
 /// Its groups as a list shows them.
@@ -47,7 +47,7 @@ const BATCH: usize = 1000;
 /// Commands before the last samples.
 const MANY: usize = 1_000_000;
 
-fn groups(effort: &Effort) -> Vec<Group> {
+pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
     let side = |round: fn(&Effort) -> Result<Vec<Metric>>| {
         let effort = effort.clone();
         Side::new("millrace", move || round(&effort))

@@ -63,6 +63,9 @@ pub struct Row {
     /// The median of every round: what two runs are compared by.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<f64>,
+    /// Whether its group was stopped before all rounds were over: a number to look at, not to judge by.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub interrupted: bool,
 }
 
 impl Row {
@@ -88,6 +91,15 @@ impl Row {
             met,
             better: measured.better,
             rounds: measured.rounds,
+            interrupted: measured.interrupted,
+        }
+    }
+
+    /// Its group was stopped: sides had too few turns, or not equally many, for a verdict.
+    pub(crate) fn withdraw_verdict(&mut self) {
+        self.interrupted = true;
+        if self.target.is_some() && !self.is_error() {
+            (self.met, self.target) = (None, Some("not judged: the group was interrupted".to_owned()));
         }
     }
 
@@ -156,11 +168,13 @@ impl Report {
     }
 
     /// What became of our rows since an earlier run, and how far apart their rounds are; none where one of the two has
-    /// too few.
+    /// too few or was interrupted.
     pub fn since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (&'a Row, Verdict)> {
-        self.rows.iter().filter(|row| row.is_ours()).filter_map(|row| {
-            let earlier =
-                before.rows.iter().find(|other| other.is_same_as(row)).filter(|earlier| earlier.unit == row.unit)?;
+        self.rows.iter().filter(|row| row.is_ours() && !row.interrupted).filter_map(|row| {
+            let earlier = before.rows.iter().find(|other| other.is_same_as(row))?;
+            if earlier.unit != row.unit || earlier.interrupted {
+                return None;
+            }
             Some((row, compare(&row.rounds, &earlier.rounds, row.better)?))
         })
     }

@@ -135,10 +135,10 @@ pub struct Outcome {
     pub met: bool,
 }
 
-/// What became of all targets whose rows are in a report.
+/// What became of all targets whose rows are in a report, and were not interrupted.
 pub fn outcomes(report: &Report) -> Vec<Outcome> {
     let of = |target: &'static Target| {
-        report.rows.iter().filter(|row| target.is_for(row)).map(move |row| {
+        report.rows.iter().filter(|row| target.is_for(row) && !row.interrupted).map(move |row| {
             let value = target.value(&report.rows, row);
             Outcome { target, id: row.id.clone(), value, met: value.is_some_and(|value| target.holds(value)) }
         })

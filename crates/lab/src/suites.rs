@@ -5,7 +5,11 @@ use std::time::Duration;
 use crate::{
     around,
     commands::{self, Progress},
-    gpu, interactive, profiler,
+    devices, gpu,
+    groups::Group,
+    interactive,
+    measure::{Side, Stop},
+    profiler,
     report::Report,
     resident, tensor, throughput,
 };
@@ -45,16 +49,31 @@ pub struct Listed {
 }
 
 /// How a suite is run.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct How {
     /// Seconds instead of minutes: enough to see that everything works.
     pub quick: bool,
     /// When a turn is given up, if sooner than the suite would.
     pub timeout: Option<Duration>,
+    /// Ends it before all rounds are over.
+    pub stop: Stop,
+    /// The time of a turn for each case, if not what the suite thinks right.
+    pub turn: Option<Duration>,
+}
+
+/// A side of a group, for whoever times it in another way.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// The group.
+    pub group: &'static str,
+    /// The kind of device that the side works on.
+    pub device: &'static str,
+    /// The side. A round of it is one turn.
+    pub side: Side,
 }
 
 impl How {
-    fn within(self, timeout: Duration) -> Duration {
+    fn within(&self, timeout: Duration) -> Duration {
         self.timeout.map_or(timeout, |most| most.min(timeout))
     }
 }
@@ -64,6 +83,8 @@ macro_rules! effort {
     ($how:expr, $module:ident) => {{
         let mut effort = if $how.quick { $module::Effort::quick() } else { $module::Effort::full() };
         effort.timeout = $how.within(effort.timeout);
+        effort.stop = $how.stop.clone();
+        effort.turn = $how.turn.unwrap_or(effort.turn);
         effort
     }};
 }
@@ -139,8 +160,33 @@ impl Suite {
         }
     }
 
+    /// The sides of all its groups, in the order they are run, on the devices that are here.
+    ///
+    /// ```
+    /// use millrace_lab::suites::{How, Suite};
+    /// let parts = Suite::Profiler.parts(&How { quick: true, ..How::default() });
+    /// assert!(parts.iter().any(|part| part.group == "profiler" && part.side.name == "millrace"));
+    /// ```
+    pub fn parts(self, how: &How) -> Vec<Part> {
+        let groups = match self {
+            Self::Commands => commands::groups(&effort!(how, commands)),
+            Self::Gpu => gpu::groups(&effort!(how, gpu)),
+            Self::Tensor => tensor::groups(&effort!(how, tensor)),
+            Self::Resident => resident::groups_here(&effort!(how, resident)),
+            Self::Interactive => interactive::groups_here(&effort!(how, interactive)),
+            Self::Throughput => throughput::groups_here(&effort!(how, throughput)),
+            Self::Profiler => profiler::groups(&effort!(how, profiler)),
+            Self::Around => around::groups_here(&effort!(how, around)),
+        };
+        let mut parts: Vec<_> = groups.into_iter().flat_map(Group::parts).collect();
+        let there = |kind: &str| devices::chosen().has(kind) && (kind == "cpu" || devices::open(kind).is_ok());
+        let here: Vec<_> = ["cpu", "gpu"].into_iter().filter(|kind| there(kind)).collect();
+        parts.retain(|part| here.contains(&part.device));
+        parts
+    }
+
     /// Measures the groups that `wanted` says yes to, all in this process.
-    pub fn run(self, how: How, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
+    pub fn run(self, how: &How, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
         let mut report = match self {
             Self::Commands => commands::run_groups(&effort!(how, commands), wanted, progress),
             Self::Gpu => gpu::run_groups(&effort!(how, gpu), wanted, progress),
@@ -161,6 +207,17 @@ impl Suite {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_group_that_runs_on_a_cpu_can_be_timed_side_by_side() {
+        let how = How { quick: true, ..How::default() };
+        for suite in Suite::ALL {
+            let parts = suite.parts(&how);
+            for group in suite.groups().iter().filter(|group| group.devices.contains(&"cpu")) {
+                assert!(parts.iter().any(|part| part.group == group.name), "{suite:?} {}", group.name);
+            }
+        }
+    }
 
     #[test]
     fn every_group_of_every_suite_says_what_it_measures() {

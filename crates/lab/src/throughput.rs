@@ -27,6 +27,14 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
+    // A small effort is for one size, the smallest that is wanted.
+    let smallest = SIZES.iter().map(|(_, name)| *name).find(|name| wanted(name));
+    let wanted = |name: &str| wanted(name) && (!effort.small || smallest == Some(name));
+    groups::run(groups_here(effort), &effort.turns(), &wanted, progress)
+}
+
+/// The groups with the devices that are here.
+pub(crate) fn groups_here(effort: &Effort) -> Vec<Group> {
     let there = |kind: &&str| {
         let found = |kind: &str| {
             let all = millrace::runtime().devices();
@@ -35,10 +43,7 @@ pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut
         devices::chosen().has(kind) && (*kind == "cpu" || found(kind))
     };
     let on: Vec<_> = ["cpu", "gpu"].into_iter().filter(there).collect();
-    // A small effort is for one size, the smallest that is wanted.
-    let smallest = SIZES.iter().map(|(_, name)| *name).find(|name| wanted(name));
-    let wanted = |name: &str| wanted(name) && (!effort.small || smallest == Some(name));
-    groups::run(groups(effort, &on), effort.rounds, effort.timeout, &wanted, progress)
+    groups(effort, &on)
 }
 
 /// Its groups as a list shows them.

@@ -16,7 +16,7 @@ use millrace_lab::isolated::{Ended, Isolated};
 fn script(text: &str, timeout: Duration, stop: &dyn Fn() -> bool) -> Ended {
     let mut command = Command::new("sh");
     command.args(["-c", text]);
-    Isolated { command, timeout }.run("group", stop, &mut |_| ())
+    Isolated { command, timeout, patience: Duration::from_millis(500) }.run("group", stop, &mut |_| ())
 }
 
 fn why(ended: &Ended) -> &str {
@@ -34,7 +34,8 @@ fn rows_and_steps_arrive_and_everything_else_is_not_taken_for_one() {
     let step = r#"{"step":{"side":"a","done":1,"total":2}}"#;
     command.args(["-c", &format!("echo hello; echo '{step}'; echo '{ROW}'; echo '\"end\"'")]);
     let mut steps = Vec::new();
-    let ended = Isolated { command, timeout: LONG }.run("group", &|| false, &mut |step| steps.push(step.clone()));
+    let isolated = Isolated { command, timeout: LONG, patience: LONG };
+    let ended = isolated.run("group", &|| false, &mut |step| steps.push(step.clone()));
     assert_eq!((ended.rows.len(), ended.rows[0].p50, ended.stopped), (1, Some(7.0), false));
     assert_eq!((steps.len(), steps[0].done, &*steps[0].side), (1, 1, "a"));
 }
@@ -52,7 +53,7 @@ fn codes_early_ends_and_programs_that_are_not_there_are_rows() {
     assert!(why(&script("echo no; exit 3", LONG, &|| false)).contains("code 3"));
     assert!(why(&script("true", LONG, &|| false)).contains("before it was done"));
     let command = Command::new("/nonexistent/program");
-    let ended = Isolated { command, timeout: LONG }.run("group", &|| false, &mut |_| ());
+    let ended = Isolated { command, timeout: LONG, patience: LONG }.run("group", &|| false, &mut |_| ());
     assert!(why(&ended).contains("cannot be started"));
 }
 
@@ -90,7 +91,19 @@ fn the_clock_begins_anew_with_everything_that_is_said() {
 }
 
 #[test]
-fn a_stop_keeps_the_rows_and_leaves_nothing() {
+fn a_stop_is_said_to_the_process_and_what_it_answers_is_kept() {
+    let late = ROW.replace("\"p50\":7", "\"interrupted\":true,\"p50\":9");
+    let ended = script(&format!("read line; echo \"$line\"; echo '{late}'; echo '\"end\"'"), LONG, &|| true);
+    assert!(ended.stopped);
+    let rows: Vec<_> = ended.rows.iter().map(|row| (row.p50, row.interrupted)).collect();
+    assert_eq!(rows, [(Some(9.0), true)]);
+    // One that falls meanwhile is still a row that says so.
+    let ended = script("read line; exit 3", LONG, &|| true);
+    assert!(ended.stopped && why(&ended).contains("code 3"), "{ended:?}");
+}
+
+#[test]
+fn a_stop_that_is_not_heeded_keeps_the_rows_and_leaves_nothing() {
     let stop = AtomicBool::new(false);
     let ended = thread::scope(|scope| {
         scope.spawn(|| {

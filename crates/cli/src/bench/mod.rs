@@ -148,7 +148,9 @@ pub(crate) fn bench(options: &Options) -> Result<(), Failure> {
         println!("kept as {name}");
     }
     if let Some(done) = stopped {
-        let text = format!("stopped after {done} of {} groups; what was measured is above", jobs.len());
+        let cut = report.rows.iter().find(|row| row.interrupted);
+        let within = cut.map_or_else(String::new, |row| format!(" and in the middle of {}", row.group));
+        let text = format!("stopped after {done} of {} groups{within}; what was measured is above", jobs.len());
         return Err(Failure::Stopped(text));
     }
     match report.rows.iter().filter(|row| row.is_error()).count() {

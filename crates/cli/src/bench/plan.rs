@@ -10,7 +10,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_lab::{
     devices::Devices,
-    isolated::{self, Isolated, Step},
+    isolated::{self, Isolated, PATIENCE, Step},
     machine::Watch,
     report::{Report, Row, SCHEMA},
     suites::{How, Listed, Suite},
@@ -178,7 +178,8 @@ pub(crate) struct Settings {
 /// What the process gets beyond a turn's own time until it is taken for dead: to start, to open a device, to end.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// Runs all jobs. The second answer is how many came to their end before somebody stopped it, if somebody did.
+/// Runs all jobs. The second answer is how many came to their end before somebody stopped it, if somebody did. What the
+/// job under way had measured by then is among the rows, marked as interrupted.
 pub(crate) fn run(jobs: &[Job], settings: Settings, display: &Display) -> Result<(Report, Option<usize>), Failure> {
     let program = std::env::current_exe().map_err(|error| Failure::Failed(error.to_string()))?;
     let (start, mut watch) = (Instant::now(), Watch::begin());
@@ -192,7 +193,8 @@ pub(crate) fn run(jobs: &[Job], settings: Settings, display: &Display) -> Result
         if settings.quick {
             command.arg("--quick");
         }
-        let (began, isolated) = (Instant::now(), Isolated { command, timeout: settings.timeout + GRACE });
+        let (began, isolated) =
+            (Instant::now(), Isolated { command, timeout: settings.timeout + GRACE, patience: PATIENCE });
         let ended = isolated.run(job.group.name, &|| RUN.is_stopping(), &mut |step: &Step| {
             let inside = step.done as f64 / step.total.max(1) as f64;
             let share = (before as f64 + inside * job.group.sides as f64) / weight.max(1) as f64;
@@ -210,14 +212,15 @@ pub(crate) fn run(jobs: &[Job], settings: Settings, display: &Display) -> Result
             display.step(&going, share);
         });
         watch.look();
-        if !ended.stopped {
+        let whole = !ended.rows.is_empty() && ended.rows.iter().all(|row| !row.interrupted);
+        if !ended.stopped || whole {
             display.over(job, place + 1, jobs.len(), ended.rows.len(), began.elapsed());
         }
         let suite = job.suite.name();
         rows.extend(ended.rows.into_iter().map(|row| Row { suite: suite.to_owned(), ..row }));
         before += job.group.sides;
         if ended.stopped {
-            stopped = Some(place);
+            stopped = Some(place + usize::from(whole));
             break;
         }
     }
@@ -249,14 +252,14 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn group(options: &GroupOptions) -> Result<(), Failure> {
-    isolated::end_with_parent();
+    let stop = isolated::heed_parent();
     let unknown = || Failure::Usage(format!("there is no suite {:?}", options.suite));
     let suite = Suite::of(&options.suite).ok_or_else(unknown)?;
     if let Some(devices) = Devices::split(&options.device).into_iter().next() {
         devices.choose();
     }
-    let how = How { quick: options.quick, timeout: Some(options.timeout) };
-    isolated::measure(suite, &options.group, how, &mut std::io::stdout().lock())
+    let how = How { quick: options.quick, timeout: Some(options.timeout), stop, turn: None };
+    isolated::measure(suite, &options.group, &how, &mut std::io::stdout().lock())
         .map_err(|error| Failure::Failed(error.to_string()))?;
     // Without waiting for what hangs: all is said.
     std::process::exit(0);

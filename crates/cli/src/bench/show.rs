@@ -93,6 +93,7 @@ pub(super) fn report(report: &Report) {
             let verdict = match (row.met, &row.target) {
                 (Some(true), Some(target)) => format!("met: {target}"),
                 (Some(false), Some(target)) => format!("MISSED: {target}"),
+                _ if row.interrupted => format!("interrupted after {} rounds", row.rounds.len()),
                 _ => String::new(),
             };
             // Of rates and counts there is no tail to speak of.

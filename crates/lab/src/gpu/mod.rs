@@ -26,7 +26,7 @@ use crate::{
     commands::Progress,
     devices,
     groups::{self, Group},
-    measure::{Metric, Side, each_timed},
+    measure::{Metric, Side, Stop, Turns, each_timed},
     raw_wgpu::{Raw, Waiting},
     report::Report,
     suites::Listed,
@@ -45,6 +45,8 @@ pub struct Effort {
     pub small: bool,
     /// Uploads of a megabyte, while the process's memory is watched.
     pub uploads: usize,
+    /// Ends it before all rounds are over.
+    pub stop: Stop,
 }
 
 impl Effort {
@@ -56,6 +58,7 @@ impl Effort {
             timeout: Duration::from_secs(300),
             small: false,
             uploads: 10_000,
+            stop: Stop::default(),
         }
     }
 
@@ -67,7 +70,12 @@ impl Effort {
             timeout: Duration::from_secs(120),
             small: true,
             uploads: 1000,
+            stop: Stop::default(),
         }
+    }
+
+    pub(crate) fn turns(&self) -> Turns {
+        Turns { rounds: self.rounds, timeout: self.timeout, stop: self.stop.clone() }
     }
 }
 
@@ -81,7 +89,7 @@ impl Effort {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
-    groups::run(groups(effort), effort.rounds, effort.timeout, wanted, progress)
+    groups::run(groups(effort), &effort.turns(), wanted, progress)
 }
 
 /// The names of all groups, in the order they are measured.
@@ -95,7 +103,7 @@ pub(crate) fn listed() -> Vec<Listed> {
     listed.into_iter().map(|group| Listed { devices: vec!["gpu"], ..group }).collect()
 }
 
-fn groups(effort: &Effort) -> Vec<Group> {
+pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
     let sizes = |all: &[usize], most: usize| -> Vec<usize> {
         all.iter().copied().filter(|size| !effort.small || *size <= most).collect()
     };

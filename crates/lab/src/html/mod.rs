@@ -203,6 +203,9 @@ impl Page<'_> {
             escape(&rows[0].suite),
             escape(about(&rows[0]))
         );
+        if rows.iter().any(|row| row.interrupted) {
+            out.push_str("<p class=\"card warn\">Interrupted: not all rounds were measured, so nothing is judged.</p>");
+        }
         out.push_str("<div class=\"cards\">");
         charts::over_size(out, rows);
         charts::bars(out, rows);
@@ -222,8 +225,10 @@ impl Page<'_> {
 
     /// Our medians in runs of before and now.
     fn remembered(&self, out: &mut String, rows: &[Row]) {
-        let median =
-            |run: &Report, row: &Row| run.rows.iter().find(|other| other.is_same_as(row)).and_then(|row| row.p50);
+        let median = |run: &Report, row: &Row| {
+            let before = run.rows.iter().find(|other| other.is_same_as(row) && !other.interrupted);
+            before.and_then(|row| row.p50)
+        };
         let series = |row: &Row| -> Vec<f64> {
             let before = self.history.iter().filter_map(|(_, run)| median(run, row));
             before.chain(row.p50).collect()

@@ -30,7 +30,7 @@ use crate::{
     commands::Progress,
     devices,
     groups::{self, Group},
-    measure::{Metric, Side, batch_timed, each_timed, warm_up},
+    measure::{Metric, Side, Stop, Turns, batch_timed, each_timed, warm_up},
     peers::{Crossbeam, Kanal, Link, Millrace, MutexCondvar, Std, TokioMpsc},
     report::Report,
     suites::Listed,
@@ -53,6 +53,8 @@ pub struct Effort {
     pub timeout: Duration,
     /// Whether what takes long is left out.
     pub small: bool,
+    /// Ends it before all rounds are over.
+    pub stop: Stop,
 }
 
 impl Effort {
@@ -60,13 +62,17 @@ impl Effort {
     pub fn full() -> Self {
         // Many short turns, because what crosses a thread was seen to change its speed within a run.
         let (turn, timeout) = (Duration::from_millis(10), Duration::from_secs(60));
-        Self { rounds: 20, turn, runs: 5, timeout, small: false }
+        Self { rounds: 20, turn, runs: 5, timeout, small: false, stop: Stop::default() }
     }
 
     /// A few seconds.
     pub fn quick() -> Self {
         let (turn, timeout) = (Duration::from_millis(5), Duration::from_secs(60));
-        Self { rounds: 3, turn, runs: 2, timeout, small: true }
+        Self { rounds: 3, turn, runs: 2, timeout, small: true, stop: Stop::default() }
+    }
+
+    pub(crate) fn turns(&self) -> Turns {
+        Turns { rounds: self.rounds, timeout: self.timeout, stop: self.stop.clone() }
     }
 }
 
@@ -82,7 +88,12 @@ impl Effort {
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
     // Looking for devices takes a while, and is not needed for everything.
     let on = if WITH_KERNELS.iter().any(|name| wanted(name)) { residential() } else { vec!["cpu"] };
-    groups::run(groups(effort, &on), effort.rounds, effort.timeout, wanted, progress)
+    groups::run(groups(effort, &on), &effort.turns(), wanted, progress)
+}
+
+/// The groups with the devices that are here.
+pub(crate) fn groups_here(effort: &Effort) -> Vec<Group> {
+    groups(effort, &residential())
 }
 
 /// Its groups as a list shows them.

@@ -37,7 +37,7 @@ use products::{Library, Product};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run_groups(effort: &Effort, wanted: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Progress<'_>)) -> Report {
-    groups::run(groups(effort), effort.rounds, effort.timeout, wanted, progress)
+    groups::run(groups(effort), &effort.turns(), wanted, progress)
 }
 
 /// The names of all groups, in the order they are measured.
@@ -45,7 +45,7 @@ pub fn group_names() -> Vec<&'static str> {
     groups(&Effort::quick()).iter().map(|group| group.name).collect()
 }
 
-fn groups(effort: &Effort) -> Vec<Group> {
+pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
     let sizes: &[usize] = if effort.small { &[256, 512] } else { &[256, 512, 1024, 2048] };
     let squares: Vec<_> = sizes.iter().map(|&n| Product::square(n)).collect();
     let mut small: Vec<_> = [16, 32, 64, 128].into_iter().map(Product::square).collect();
