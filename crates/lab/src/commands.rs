@@ -21,7 +21,7 @@ use crate::{
     report::{Report, Row},
     suites::Listed,
     targets,
-    workloads::{self, Alone, CAPACITY, Flow, Overload, RoundTrip},
+    workloads::{self, Alone, CAPACITY, Flow, RoundTrip},
 };
 
 /// How a run is to be.
@@ -227,27 +227,18 @@ pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
         group(
             "overload_1to1",
             "One to one while four more threads keep all cores busy.",
-            beside_load(one_to_one),
+            one_to_one,
             targets::overload,
-        ),
+        )
+        .beside(4),
         group(
             "overload_4to1",
             "Four to one while four more threads keep all cores busy.",
-            beside_load(four_to_one),
+            four_to_one,
             targets::overload,
-        ),
+        )
+        .beside(4),
     ]
-}
-
-/// The sides while four more threads keep all cores busy.
-fn beside_load(sides: Vec<Side>) -> Vec<Side> {
-    let loaded = |Side { name, round }: Side| {
-        Side::new(name, move || {
-            let _load = Overload::start(4)?;
-            round()
-        })
-    };
-    sides.into_iter().map(loaded).collect()
 }
 
 fn side(name: &str, effort: &Effort, body: fn(&Effort) -> Result<Vec<Metric>>) -> Side {

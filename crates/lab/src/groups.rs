@@ -8,6 +8,7 @@ use crate::{
     report::{Report, Row, SCHEMA},
     seeds,
     suites::{Listed, Part},
+    workloads::Overload,
 };
 
 /// Sets the targets of a group's rows.
@@ -21,12 +22,14 @@ pub(crate) struct Group {
     judge: Judge,
     device: fn(&str) -> &'static str,
     extra: fn(&[Row]) -> Vec<Row>,
+    /// Busy threads beside it.
+    load: usize,
 }
 
 impl Group {
     /// A group on the GPU device.
     pub(crate) fn new(name: &'static str, sides: Vec<Side>, judge: Judge) -> Self {
-        Self { name, about: "", sides, judge, device: |_| "gpu", extra: |_| Vec::new() }
+        Self { name, about: "", sides, judge, device: |_| "gpu", extra: |_| Vec::new(), load: 0 }
     }
 
     /// Says in a sentence what a number of it is, and how it was made.
@@ -47,10 +50,23 @@ impl Group {
         self
     }
 
+    /// Lets so many more threads keep all cores busy meanwhile.
+    pub(crate) fn beside(mut self, load: usize) -> Self {
+        self.load = load;
+        self
+    }
+
     /// Its sides, each by itself.
     pub(crate) fn parts(self) -> impl Iterator<Item = Part> {
-        let Self { name: group, sides, device, .. } = self;
-        sides.into_iter().map(move |side| Part { group, device: device(&side.name), side })
+        let Self { name: group, sides, device, load, .. } = self;
+        sides.into_iter().map(move |Side { name, round }| {
+            let device = device(&name);
+            let beside = move || {
+                let _load = Overload::start(load)?;
+                round()
+            };
+            Part { group, device, side: Side::new(name, beside) }
+        })
     }
 
     /// As a list shows it.
@@ -85,7 +101,9 @@ pub(crate) fn run(
             progress(Progress { group: group.name, side, done, total });
             done += 1;
         };
+        let load = Overload::start(group.load); // one that cannot be had is seen in the numbers
         let measured = interleaved(&group.sides, turns, &mut step);
+        drop(load);
         let mut of_group: Vec<_> = measured.into_iter().map(|measured| Row::new(group.name, measured)).collect();
         of_group.extend((group.extra)(&of_group));
         for row in &mut of_group {
