@@ -31,6 +31,9 @@ const BRIEF: u64 = 20_000;
 /// Times in a row that somebody has to ask, and the handler to be brief, before one who asks runs it.
 const PROOF: u32 = 32;
 
+/// One in so many is timed once the handler is known to be brief.
+const SAMPLED: u64 = 8;
+
 /// What came of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -307,12 +310,17 @@ impl Life {
         };
         // Who asked and runs it must know; to its worker it makes no difference once it is known. What nobody asked is the
         // worker's, who had better stay awake for more of it.
+        let known = self.brief >= PROOF;
         self.brief = if ask { self.brief } else { 0 };
-        let start = (ask && (self.asked || self.brief < PROOF)).then(|| self.ticks.now());
+        let sampled = self.asked && self.counts.handled.is_multiple_of(SAMPLED);
+        let start = (ask && (sampled || self.brief < PROOF)).then(|| self.ticks.now());
         let result =
             catch_unwind(AssertUnwindSafe(|| behaviour.handle(header, bytes, attachment.as_ref(), &mut outbox)));
         if let Some(start) = start {
             self.brief = if self.ticks.now().wrapping_sub(start) < BRIEF { PROOF.min(self.brief + 1) } else { 0 };
+        }
+        if known != (self.brief >= PROOF) {
+            port.brief.store(!known, Ordering::Relaxed);
         }
         let answers = !mute && (ask || (behaviour.answers() && !outbox.silent));
         if mute {

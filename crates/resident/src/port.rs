@@ -109,6 +109,8 @@ pub(crate) struct Port {
     normal: CachePadded<Tail>,
     /// Who may run it, if that is not always the same.
     pub(crate) wheel: OnceLock<Arc<Wheel>>,
+    /// Whether one who asks may run it, for those who only look: the kernel says so.
+    pub(crate) brief: AtomicBool,
     /// The kernel has something to do.
     pub(crate) work: Bell,
     /// Senders have room.
@@ -157,6 +159,7 @@ impl Port {
             high: CachePadded::new(Tail::new()),
             normal: CachePadded::new(Tail::new()),
             wheel: OnceLock::new(),
+            brief: AtomicBool::new(false),
             work: Bell::new(),
             room: Bell::new(),
             mail: Bell::new(),

@@ -469,7 +469,12 @@ impl<H: Handler> Resident<H> {
         if deadline.is_none() {
             outgoing.head.quietly = true;
             if let Some(id) = self.port().send_and_run(|| self.port().inject(&mut outgoing)) {
-                return self.answer(id, None);
+                // It is there, if all went well.
+                let mut asked = Asked::new(self.port(), id);
+                if let Some(answer) = asked.look(&decode::<H::Reply>) {
+                    return answer;
+                }
+                return self.port().wait_for_mail(None, || asked.look(&decode::<H::Reply>));
             }
             outgoing.head.quietly = false;
         }

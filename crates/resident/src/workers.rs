@@ -135,23 +135,21 @@ fn spin(wheel: &Wheel) {
 
 /// The life of a kernel on a thread of its own.
 fn live(wheel: &Wheel, port: &Port, wait: WaitPolicy) {
-    let some = |step: Step| (step != Step::Idle).then_some(step);
+    // Whether it waits for another kernel's room, which its own memory does not show.
+    let mut blocked = false;
+    let turn = |slot: &mut Option<Kernel>, budget: usize, blocked: &mut bool| {
+        let step = drive::run(slot, budget);
+        *blocked = slot.as_ref().is_some_and(Kernel::is_blocked);
+        (step != Step::Idle).then_some(step)
+    };
     loop {
-        let (step, blocked) = {
-            let mut kernel = wheel.take();
-            let step = drive::run(&mut kernel, TURN);
-            (step, kernel.as_ref().is_some_and(Kernel::is_blocked))
-        };
-        match step {
-            Step::Ended => return,
-            Step::Worked => continue,
-            Step::Idle => {}
-        }
         let found = match wait {
             // Without the right: one who asks may have it, and does the work itself.
             WaitPolicy::Adaptive => poll_while_worthwhile(|| {
-                let stirs = blocked || port.stirs();
-                stirs.then(|| wheel.try_take()).flatten().and_then(|mut kernel| some(drive::run(&mut kernel, 1)))
+                if !blocked && !port.stirs() {
+                    return None;
+                }
+                wheel.try_take().and_then(|mut kernel| turn(&mut kernel, TURN, &mut blocked))
             }),
             WaitPolicy::Sleep | WaitPolicy::Spin => None,
         };
@@ -161,7 +159,7 @@ fn live(wheel: &Wheel, port: &Port, wait: WaitPolicy) {
                 if let (Some(kernel), Some(waker)) = (&mut *kernel, waker) {
                     kernel.register(waker);
                 }
-                some(drive::run(&mut kernel, 1))
+                turn(&mut kernel, TURN, &mut blocked)
             })
         });
         if found == Some(Step::Ended) {
