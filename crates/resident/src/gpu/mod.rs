@@ -254,7 +254,7 @@ impl Lost {
     }
 
     /// What other kernels sent to it since its last checkpoint, and how many of those it had handled.
-    fn from_kernels(&self, arena: &Arena, port: &Port) -> (Vec<Letter>, usize) {
+    fn letters_of_kernels(&self, arena: &Arena, port: &Port) -> (Vec<Letter>, usize) {
         let own = |at: usize| arena.get(self.own + at);
         let saved = if own(own::SAVED_VERSION) == 0 { 0 } else { own(own::SAVED_LINK) };
         let (mut head, tail, (first, slots)) = (own(own::LINK_HEAD), own(own::LINK_TAIL), self.links);
@@ -301,7 +301,7 @@ impl Recovery for Lost {
         let (Some(port), Some(arena)) = (self.port.upgrade(), self.arena.upgrade()) else {
             return Err(Error::NoPayload);
         };
-        let (mut letters, handled) = self.from_kernels(&arena, &port);
+        let (mut letters, handled) = self.letters_of_kernels(&arena, &port);
         let mut loud = letters.split_off(handled.min(letters.len()));
         let (before, after): (Vec<&Entry>, Vec<&Entry>) =
             again.entries.iter().partition(|entry| is_before(entry, again.reached));
