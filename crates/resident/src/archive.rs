@@ -20,12 +20,13 @@ use rkyv::{
 
 use crate::{
     Command, Error, LaunchOptions, Message, Region, Result, Scope, Status, Telemetry,
+    asked::{Asked, failure, look_for_any},
     engine::Plan,
     handler::{Behaviour, Emission, Outbox, check_kind, scope},
     header::Header,
     layout::{RegionLayout, flags},
     port::{Attachment, Head, Place, on_bell},
-    resident::{Asked, Base, failure, lifecycle, look_for_any, restored},
+    resident::{Base, lifecycle, restored},
     slots::Refusal,
 };
 
