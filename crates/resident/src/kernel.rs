@@ -308,12 +308,12 @@ impl Life {
             emissions: &mut self.emissions,
             silent: false,
         };
-        // Who asked and runs it must know; to its worker it makes no difference once it is known. What nobody asked is the
-        // worker's, who had better stay awake for more of it.
-        let known = self.brief >= PROOF;
-        self.brief = if ask { self.brief } else { 0 };
+        // Who asked and runs it must know; to its worker it makes no difference once it is known. All others are the
+        // worker's, who had better stay awake for more of them; and so are those that it had to handle after all.
+        let (known, willing) = (self.brief >= PROOF, header.flags & flags::WILLING != 0);
+        self.brief = if willing && (self.asked || !known) { self.brief } else { 0 };
         let sampled = self.asked && self.counts.handled.is_multiple_of(SAMPLED);
-        let start = (ask && (sampled || self.brief < PROOF)).then(|| self.ticks.now());
+        let start = (willing && (sampled || self.brief < PROOF)).then(|| self.ticks.now());
         let result =
             catch_unwind(AssertUnwindSafe(|| behaviour.handle(header, bytes, attachment.as_ref(), &mut outbox)));
         if let Some(start) = start {

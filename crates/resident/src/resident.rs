@@ -389,7 +389,8 @@ impl<H: Handler> Resident<H> {
     #[inline]
     fn ask_until(&self, message: H::Message, priority: Priority, deadline: Option<Instant>) -> Result<H::Reply> {
         let mut attachment = None;
-        let mut outgoing = self.outgoing(&message, priority, flags::ASK, &mut attachment);
+        let willing = if deadline.is_none() { flags::WILLING } else { 0 };
+        let mut outgoing = self.outgoing(&message, priority, flags::ASK | willing, &mut attachment);
         if deadline.is_none() {
             outgoing.head.quietly = true;
             if let Some(id) = self.port().send_and_run(|| self.port().inject(&mut outgoing)) {

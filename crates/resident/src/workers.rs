@@ -26,6 +26,8 @@ use crate::{
 
 /// Messages of one kernel in a row.
 const TURN: usize = 64;
+/// Looks at something to do before a worker does what somebody who asks may be doing.
+const PATIENCE: u32 = 64;
 /// The most threads that are shared.
 const SHARED: usize = 4;
 
@@ -137,6 +139,7 @@ fn spin(wheel: &Wheel) {
 fn live(wheel: &Wheel, port: &Port, wait: WaitPolicy) {
     // Whether it waits for another kernel's room, which its own memory does not show.
     let mut blocked = false;
+    let mut stirred = 0u32;
     let turn = |slot: &mut Option<Kernel>, budget: usize, blocked: &mut bool| {
         let step = drive::run(slot, budget);
         *blocked = slot.as_ref().is_some_and(Kernel::is_blocked);
@@ -147,6 +150,12 @@ fn live(wheel: &Wheel, port: &Port, wait: WaitPolicy) {
             // Without the right: one who asks may have it, and does the work itself.
             WaitPolicy::Adaptive => poll_while_worthwhile(|| {
                 if !blocked && !port.stirs() {
+                    stirred = 0;
+                    return None;
+                }
+                // Those who ask run it themselves: it is let be until something is left lying.
+                stirred += 1;
+                if stirred < PATIENCE && port.brief.load(Ordering::Relaxed) {
                     return None;
                 }
                 wheel.try_take().and_then(|mut kernel| turn(&mut kernel, TURN, &mut blocked))
