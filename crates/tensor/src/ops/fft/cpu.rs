@@ -39,6 +39,8 @@ pub(super) const APART: usize = 8;
 const SHORT: std::ops::RangeInclusive<usize> = 32..=256;
 /// longer ones as matrices, from here on,
 const MATRIX: usize = 512;
+/// or from here on if they are powers of two,
+const MATRIX_OF_TWOS: usize = 4096;
 /// and columns across lanes up to here: all of them are in the second cache.
 const COLUMN: usize = 8192;
 /// Planes that there are at least, unless they are small: enough for some threads.
@@ -149,7 +151,8 @@ impl How {
                 // Eight lanes are not faster than the library, which has eight, too, where it is at its best.
                 let faster = lanes == Lanes::Avx512 || !n.is_power_of_two();
                 let alone = long::sides(n, count, threads).is_some();
-                if behind && n >= MATRIX && (faster || alone) {
+                let long = n >= if n.is_power_of_two() { MATRIX_OF_TWOS } else { MATRIX };
+                if behind && long && (faster || alone) {
                     if let Some(how) = matrix(lanes) {
                         return how;
                     }
