@@ -20,12 +20,13 @@ use rkyv::{
 
 use crate::{
     Command, Error, LaunchOptions, Message, Region, Result, Scope, Status, Telemetry,
+    asked::{Asked, failure, look_for_any},
     engine::Plan,
     handler::{Behaviour, Emission, Outbox, check_kind, scope},
     header::Header,
     layout::{RegionLayout, flags},
     port::{Attachment, Head, Place, on_bell},
-    resident::{Asked, Base, failure, lifecycle, look_for_any, restored},
+    resident::{Base, lifecycle, restored},
     slots::Refusal,
 };
 
@@ -431,14 +432,15 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
         deadline: Option<Instant>,
     ) -> Result<Archive<H::Reply>> {
         let mut failed = None;
-        let inject = || self.inject(message, priority, flags::ASK, true, &mut failed);
+        let flags = flags::ASK | if deadline.is_none() { flags::WILLING } else { 0 };
+        let inject = || self.inject(message, priority, flags, true, &mut failed);
         let sent = if deadline.is_none() { self.base.port.send_and_run(inject) } else { None };
         if let Some(error) = failed {
             return Err(error);
         }
         let id = match sent {
             Some(id) => id,
-            None => self.inject_blocking(message, priority, flags::ASK, deadline)?,
+            None => self.inject_blocking(message, priority, flags, deadline)?,
         };
         let mut asked = Asked::new(&self.base.port, id);
         self.base.port.wait_for_mail(deadline, || asked.look(&decode::<H::Reply>))

@@ -11,7 +11,7 @@
 //! its hand. So whoever sends without having the right rings the bell, and whoever has it and leaves anything undone rings
 //! it after it gave the right back. `tests/loom.rs` has the model.
 
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError, atomic::Ordering};
 
 use crate::{
     kernel::{Kernel, Step},
@@ -63,7 +63,8 @@ impl Port {
     /// number. None if it was not sent, because somebody else runs the kernel or it is better left to its worker.
     #[inline]
     pub(crate) fn send_and_run(&self, inject: impl FnOnce() -> Result<u64, Refusal>) -> Option<u64> {
-        let wheel = self.wheel.get()?;
+        // Before the right: the worker that has it is not to be disturbed.
+        let wheel = self.wheel.get().filter(|_| self.brief.load(Ordering::Relaxed))?;
         let mut slot = wheel.try_take()?;
         let kernel = slot.as_mut().filter(|kernel| kernel.is_brief())?;
         if self.depth() != (0, 0) {

@@ -31,6 +31,9 @@ const BRIEF: u64 = 20_000;
 /// Times in a row that somebody has to ask, and the handler to be brief, before one who asks runs it.
 const PROOF: u32 = 32;
 
+/// One in so many is timed once the handler is known to be brief.
+const SAMPLED: u64 = 8;
+
 /// What came of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -305,14 +308,19 @@ impl Life {
             emissions: &mut self.emissions,
             silent: false,
         };
-        // Who asked and runs it must know; to its worker it makes no difference once it is known. What nobody asked is the
-        // worker's, who had better stay awake for more of it.
-        self.brief = if ask { self.brief } else { 0 };
-        let start = (ask && (self.asked || self.brief < PROOF)).then(|| self.ticks.now());
+        // Who asked and runs it must know; to its worker it makes no difference once it is known. All others are the
+        // worker's, who had better stay awake for more of them; and so are those that it had to handle after all.
+        let (known, willing) = (self.brief >= PROOF, header.flags & flags::WILLING != 0);
+        self.brief = if willing && (self.asked || !known) { self.brief } else { 0 };
+        let sampled = self.asked && self.counts.handled.is_multiple_of(SAMPLED);
+        let start = (willing && (sampled || self.brief < PROOF)).then(|| self.ticks.now());
         let result =
             catch_unwind(AssertUnwindSafe(|| behaviour.handle(header, bytes, attachment.as_ref(), &mut outbox)));
         if let Some(start) = start {
             self.brief = if self.ticks.now().wrapping_sub(start) < BRIEF { PROOF.min(self.brief + 1) } else { 0 };
+        }
+        if known != (self.brief >= PROOF) {
+            port.brief.store(!known, Ordering::Relaxed);
         }
         let answers = !mute && (ask || (behaviour.answers() && !outbox.silent));
         if mute {

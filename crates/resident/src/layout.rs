@@ -215,6 +215,8 @@ pub mod flags {
     pub const VOID: u32 = 1 << 5;
     /// It is handled, but not answered: it was before the device was lost, or nobody waits any more.
     pub const SILENT: u32 = 1 << 6;
+    /// Its sender runs the kernel itself, if it can: see `drive.rs`.
+    pub const WILLING: u32 = 1 << 7;
 }
 
 const _: () = {

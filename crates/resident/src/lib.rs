@@ -24,6 +24,7 @@
 extern crate self as millrace_resident;
 
 mod archive;
+mod asked;
 mod carry;
 mod clock;
 mod drive;
@@ -38,6 +39,7 @@ pub mod layout;
 mod links;
 mod message;
 mod options;
+mod parcel;
 mod port;
 mod recover;
 mod region;

@@ -2,7 +2,7 @@
 //! device the kernel runs on, nor what its messages mean.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering, fence},
@@ -12,92 +12,23 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
-use millrace_core::View;
 use millrace_ring::{Bell, Seat, poll_while_worthwhile, prefetch_to_write};
-use rkyv::util::AlignedVec;
 
+pub(crate) use crate::parcel::{Attachment, Head, Outgoing, Place, Remains, Saved, message_id};
 use crate::{
     Clock, Command, Error, Moment, Result, Status, Telemetry,
     drive::Wheel,
-    handler::Behaviour,
     header::Header,
-    journal::{Entry, Journal, Positions},
+    journal::{Entry, Journal},
     layout::{HEADER, RegionLayout, flags},
+    parcel::{Attachments, SavedAt},
     region::{Region, Rings},
     replies::Replies,
     slots::{Refusal, Slots, Tail, Words},
 };
 
-/// What belongs to a message and does not fit into its slot. It waits beside the ring, under the message's number.
-#[derive(Debug, Clone)]
-pub(crate) enum Attachment {
-    /// A buffer of the device's pool, as it was when the message was sent.
-    View(View),
-    /// An archive.
-    Archive(Arc<AlignedVec>),
-    /// Why a message failed.
-    Reason(Arc<str>),
-}
-
-/// A kernel's state as it was at some moment.
-#[derive(Debug, Clone)]
-pub(crate) struct Saved {
-    pub(crate) state: Vec<u8>,
-    pub(crate) handled: u64,
-    pub(crate) clock: Moment,
-    /// Where the rings were.
-    pub(crate) positions: Positions,
-}
-
-/// What is left of a kernel that failed and may come back.
-pub(crate) struct Remains {
-    pub(crate) behaviour: Box<dyn Behaviour>,
-    /// How far it got in its rings; those up to there were answered, also the one that it failed with.
-    pub(crate) reached: Positions,
-}
-
-/// Reads the last checkpoint where a device made it.
-pub(crate) type SavedAt = Box<dyn Fn() -> Option<Saved> + Send + Sync>;
-
-/// Attachments of messages on their way in one direction.
-pub(crate) type Attachments = Mutex<HashMap<u64, Attachment>>;
-
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What is known of a message before it is written.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Head {
-    pub(crate) high: bool,
-    pub(crate) kind: u32,
-    pub(crate) flags: u32,
-    pub(crate) clock: Moment,
-    /// Which buffer the attachment is, for a device that looks there.
-    pub(crate) buffer: (u32, u32),
-    /// The sender runs the kernel itself: its worker is not to be woken.
-    pub(crate) quietly: bool,
-}
-
-/// A plain message to be sent.
-pub(crate) struct Outgoing<'a> {
-    pub(crate) head: Head,
-    pub(crate) bytes: &'a [u8],
-    /// Taken once the message is sure to be sent.
-    pub(crate) attachment: &'a mut Option<Attachment>,
-}
-
-/// Where a message goes: memory of a slot, aligned to 16.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
-    pub(crate) start: *mut u8,
-    pub(crate) room: usize,
-}
-
-/// The id of the message that a ring's number was claimed for. Never zero.
-#[inline(always)]
-pub(crate) fn message_id(number: u64, high: bool) -> u64 {
-    (number << 1 | u64::from(high)) + 1
 }
 
 /// The host's side of a kernel.
@@ -109,6 +40,8 @@ pub(crate) struct Port {
     normal: CachePadded<Tail>,
     /// Who may run it, if that is not always the same.
     pub(crate) wheel: OnceLock<Arc<Wheel>>,
+    /// Whether one who asks may run it, for those who only look: the kernel says so.
+    pub(crate) brief: AtomicBool,
     /// The kernel has something to do.
     pub(crate) work: Bell,
     /// Senders have room.
@@ -157,6 +90,7 @@ impl Port {
             high: CachePadded::new(Tail::new()),
             normal: CachePadded::new(Tail::new()),
             wheel: OnceLock::new(),
+            brief: AtomicBool::new(false),
             work: Bell::new(),
             room: Bell::new(),
             mail: Bell::new(),

@@ -11,13 +11,13 @@ use millrace_core::{Buffer, Device, Priority, Stream, StreamOptions};
 use crate::{
     ArchivedHandler, ArchivedResident, Command, Error, Handler, InUse, LaunchOptions, Message, Mode, Moment, Refused,
     Region, Result, Status,
+    asked::{Asked, failure, look_for_any},
     engine::{Launched, Plan, Recovery, Types, engine_for},
     handler::{Behaviour, Plain, check_kind},
     header::Header,
-    layout::{RegionLayout, fault, flags},
+    layout::{RegionLayout, flags},
     links::Links,
     port::{Attachment, Head, Outgoing, Port, on_bell},
-    replies::{Looked, Wanted},
     slots::Refusal,
 };
 
@@ -236,82 +236,6 @@ impl Drop for Base {
     }
 }
 
-/// An asker that has not had its answer.
-pub(crate) struct Asked<'a> {
-    port: &'a Port,
-    id: u64,
-    answered: bool,
-}
-
-impl<'a> Asked<'a> {
-    pub(crate) fn new(port: &'a Port, id: u64) -> Self {
-        Self { port, id, answered: false }
-    }
-
-    /// Looks once for the answer.
-    #[inline]
-    pub(crate) fn look<R>(
-        &mut self,
-        decode: &impl Fn(&Header, &[u8], Option<Attachment>) -> Result<R>,
-    ) -> Option<Result<R>> {
-        let found = look(self.port, Wanted::Answer(self.id), decode);
-        self.answered |= found.is_some();
-        found
-    }
-}
-
-impl Drop for Asked<'_> {
-    fn drop(&mut self) {
-        if !self.answered {
-            self.port.give_up(self.id);
-        }
-    }
-}
-
-/// Looks once for what is wanted; an error if the kernel has ended and there is no such thing.
-#[inline]
-fn look<R>(
-    port: &Port,
-    wanted: Wanted,
-    decode: &impl Fn(&Header, &[u8], Option<Attachment>) -> Result<R>,
-) -> Option<Result<R>> {
-    // Before the ring: what the kernel said before it ended is there.
-    let ended = port.status().is_ended();
-    let looked = port.look(wanted, &mut |header, bytes, attachment| {
-        port.clock.see(header.clock);
-        decode(header, bytes, attachment)
-    });
-    match looked {
-        Looked::Found(result) => Some(result),
-        Looked::Nothing if ended => Some(Err(port.ended())),
-        Looked::Nothing | Looked::Elsewhere => None,
-    }
-}
-
-/// Looks once for a message that nobody asked for.
-pub(crate) fn look_for_any<R>(
-    port: &Port,
-    decode: &impl Fn(&Header, &[u8], Option<Attachment>) -> Result<R>,
-) -> Option<Result<R>> {
-    look(port, Wanted::Any, decode)
-}
-
-/// What an answer says if it is no answer.
-pub(crate) fn failure(header: &Header, attachment: Option<&Attachment>) -> Result<()> {
-    if header.flags & flags::FAILED == 0 {
-        return Ok(());
-    }
-    let reason = match attachment {
-        Some(Attachment::Reason(reason)) => reason.clone(),
-        _ => fault::text(header.buffer).into(),
-    };
-    Err(match header.buffer {
-        fault::PANIC => Error::Panicked(reason),
-        fault::NO_PAYLOAD => Error::NoPayload,
-        _ => Error::Corrupt(reason),
-    })
-}
-
 /// Reads a plain answer.
 #[inline]
 fn decode<R: Message>(header: &Header, bytes: &[u8], attachment: Option<Attachment>) -> Result<R> {
@@ -465,11 +389,17 @@ impl<H: Handler> Resident<H> {
     #[inline]
     fn ask_until(&self, message: H::Message, priority: Priority, deadline: Option<Instant>) -> Result<H::Reply> {
         let mut attachment = None;
-        let mut outgoing = self.outgoing(&message, priority, flags::ASK, &mut attachment);
+        let willing = if deadline.is_none() { flags::WILLING } else { 0 };
+        let mut outgoing = self.outgoing(&message, priority, flags::ASK | willing, &mut attachment);
         if deadline.is_none() {
             outgoing.head.quietly = true;
             if let Some(id) = self.port().send_and_run(|| self.port().inject(&mut outgoing)) {
-                return self.answer(id, None);
+                // It is there, if all went well.
+                let mut asked = Asked::new(self.port(), id);
+                if let Some(answer) = asked.look(&decode::<H::Reply>) {
+                    return answer;
+                }
+                return self.port().wait_for_mail(None, || asked.look(&decode::<H::Reply>));
             }
             outgoing.head.quietly = false;
         }

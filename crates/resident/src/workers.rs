@@ -26,6 +26,8 @@ use crate::{
 
 /// Messages of one kernel in a row.
 const TURN: usize = 64;
+/// Looks at something to do before a worker does what somebody who asks may be doing.
+const PATIENCE: u32 = 64;
 /// The most threads that are shared.
 const SHARED: usize = 4;
 
@@ -135,23 +137,28 @@ fn spin(wheel: &Wheel) {
 
 /// The life of a kernel on a thread of its own.
 fn live(wheel: &Wheel, port: &Port, wait: WaitPolicy) {
-    let some = |step: Step| (step != Step::Idle).then_some(step);
+    // Whether it waits for another kernel's room, which its own memory does not show.
+    let mut blocked = false;
+    let mut stirred = 0u32;
+    let turn = |slot: &mut Option<Kernel>, budget: usize, blocked: &mut bool| {
+        let step = drive::run(slot, budget);
+        *blocked = slot.as_ref().is_some_and(Kernel::is_blocked);
+        (step != Step::Idle).then_some(step)
+    };
     loop {
-        let (step, blocked) = {
-            let mut kernel = wheel.take();
-            let step = drive::run(&mut kernel, TURN);
-            (step, kernel.as_ref().is_some_and(Kernel::is_blocked))
-        };
-        match step {
-            Step::Ended => return,
-            Step::Worked => continue,
-            Step::Idle => {}
-        }
         let found = match wait {
             // Without the right: one who asks may have it, and does the work itself.
             WaitPolicy::Adaptive => poll_while_worthwhile(|| {
-                let stirs = blocked || port.stirs();
-                stirs.then(|| wheel.try_take()).flatten().and_then(|mut kernel| some(drive::run(&mut kernel, 1)))
+                if !blocked && !port.stirs() {
+                    stirred = 0;
+                    return None;
+                }
+                // Those who ask run it themselves: it is let be until something is left lying.
+                stirred += 1;
+                if stirred < PATIENCE && port.brief.load(Ordering::Relaxed) {
+                    return None;
+                }
+                wheel.try_take().and_then(|mut kernel| turn(&mut kernel, TURN, &mut blocked))
             }),
             WaitPolicy::Sleep | WaitPolicy::Spin => None,
         };
@@ -161,7 +168,7 @@ fn live(wheel: &Wheel, port: &Port, wait: WaitPolicy) {
                 if let (Some(kernel), Some(waker)) = (&mut *kernel, waker) {
                     kernel.register(waker);
                 }
-                some(drive::run(&mut kernel, 1))
+                turn(&mut kernel, TURN, &mut blocked)
             })
         });
         if found == Some(Step::Ended) {

@@ -24,7 +24,6 @@ use super::{
 };
 use crate::{
     Error, InUse, LaunchOptions, Mode, Result, Status, WaitPolicy,
-    layout::slot,
     links::{Link, Links},
     port::{Port, lock},
     slots::Slots,
@@ -53,8 +52,8 @@ pub(super) struct Tenant {
     seen: Seen,
     seat: Seat,
     /// The links that are in the directory, and how many messages the device dropped on each.
-    linked: Vec<(Arc<Link>, u32)>,
-    forwarder: Forwarder,
+    pub(super) linked: Vec<(Arc<Link>, u32)>,
+    pub(super) forwarder: Forwarder,
 }
 
 /// What changes when a kernel does something.
@@ -355,49 +354,6 @@ impl Keeper {
         }
         self.inner.door.unregister(&mut self.door);
         self.inner.done.ring();
-    }
-
-    /// The device is lost: finishes what it was in the middle of, so that every message was handled or was not, and
-    /// keeps what was to be carried elsewhere for when the kernel comes back.
-    fn finish(&mut self) {
-        let arena = &self.arena;
-        for tenant in &self.tenants {
-            let own = |at: usize| arena.get(tenant.piece.own + at);
-            if own(own::FEEDING) == 0 {
-                continue;
-            }
-            let (out, region) = (&tenant.port.rings.out, tenant.piece.first);
-            let answer = region + out.at(tenant.look(arena).out);
-            for n in 0..tenant.linked.len() {
-                let link = |at: usize| arena.get(tenant.piece.own + own::LINKS + n * own::LINK_WORDS + at);
-                let to = self.tenants.get(link(link::TO) as usize).filter(|_| link(link::FEEDS) != 0);
-                let Some(to) = to else { continue };
-                let tail = to.piece.own + own::LINK_TAIL;
-                if arena.get(tail) != link(link::AT) {
-                    continue; // it has got it
-                }
-                let stride = to.port.layout.in_stride;
-                let slot = to.piece.links + (link(link::AT) as usize & (to.piece.link_slots - 1)) * stride;
-                let of_answer = |at: usize| arena.get(answer + at);
-                arena.set(slot + slot::TYPE, of_answer(slot::TYPE));
-                arena.set(slot + slot::LENGTH, of_answer(slot::LENGTH));
-                arena.set(slot + slot::FLAGS, 1);
-                let clock = tenant.port.region.telemetry();
-                for (i, word) in clock.clock.iter().enumerate() {
-                    arena.set(slot + slot::CLOCK + i, word.load(Ordering::Relaxed));
-                }
-                for i in 0..(of_answer(slot::LENGTH) as usize).div_ceil(4).min(stride - slot::PAYLOAD) {
-                    arena.set(slot + slot::PAYLOAD + i, of_answer(slot::PAYLOAD + i));
-                }
-                arena.set(tail, link(link::AT).wrapping_add(1));
-            }
-            arena.set(own(own::FEEDING_HEAD) as usize, own(own::FEEDING_NEXT));
-            arena.set(tenant.piece.own + own::FEEDING, 0);
-        }
-        for tenant in &mut self.tenants {
-            tenant.forwarder.take_all(&tenant.port);
-            *lock(&tenant.port.unsent) = tenant.forwarder.leave();
-        }
     }
 
     /// Serves until the house closes.

@@ -8,6 +8,7 @@ mod arena;
 mod batches;
 mod forward;
 mod keeper;
+mod lost;
 mod program;
 
 pub(crate) use self::forward::Pending as Unsent;
@@ -18,17 +19,17 @@ use crossbeam_utils::CachePadded;
 use millrace_core::{Device, Dim3, Priority, Sharing};
 
 use self::{
-    arena::{Arena, Piece, own},
+    arena::{Arena, own},
     keeper::{House, Tenant},
+    lost::{Lost, Replay},
     program::Part,
 };
 use crate::{
     Clock, Command, Error, InUse, Mode, Moment, Residency, RestartPolicy, Result, Status,
-    engine::{Again, Engine, Launched, Plan, Recovery},
+    engine::{Engine, Launched, Plan, Recovery},
     handler::Behaviour,
-    header::Header,
-    journal::{Entry, Journal, Positions, is_before},
-    layout::{RegionLayout, flags, slot},
+    journal::{Journal, Positions},
+    layout::slot,
     links::Links,
     port::{Port, Saved, lock},
     slots::Words as _,
@@ -188,151 +189,6 @@ impl Gpu {
         let residency = house.residency().clone();
         let (recovery, keep) = (Some(Box::new(recovery) as Box<dyn Recovery>), Some(Box::new(house) as _));
         Ok(Launched { port, links, residency, recovery, caught_up, keep })
-    }
-}
-
-/// A message that a kernel is sent again.
-struct Letter {
-    /// It was handled before, or nobody waits for its answer.
-    silent: bool,
-    kind: u32,
-    length: u32,
-    clock: Moment,
-    words: Vec<u32>,
-}
-
-/// What a kernel that was lost is sent again: it is in the ring that other kernels write into when it comes back.
-struct Replay {
-    /// What was handled before comes first.
-    letters: Vec<Letter>,
-    /// How many of them had not been handled, the last ones.
-    loud: usize,
-    paused: bool,
-    lost: Option<Arc<Port>>,
-}
-
-impl Replay {
-    fn write(&self, arena: &Arena, piece: &Piece, layout: &RegionLayout) {
-        for (n, letter) in self.letters.iter().enumerate() {
-            let at = piece.links + n * layout.in_stride;
-            let clock = letter.clock.raw();
-            arena.set(at + slot::TYPE, letter.kind);
-            arena.set(at + slot::LENGTH, letter.length);
-            arena.set(at + slot::FLAGS, 1 | if letter.silent { flags::SILENT } else { 0 });
-            arena.set(at + slot::CLOCK, clock as u32);
-            arena.set(at + slot::CLOCK + 1, (clock >> 32) as u32);
-            for (i, &word) in letter.words.iter().take(layout.in_payload() / 4).enumerate() {
-                arena.set(at + slot::PAYLOAD + i, word);
-            }
-        }
-        arena.set(piece.own + own::REPLAY, self.letters.len() as u32);
-        arena.set(piece.own + own::LOUD, self.loud as u32);
-        arena.set(piece.own + own::LINK_TAIL, self.letters.len() as u32);
-    }
-}
-
-/// What is left of a kernel when its device is lost: the memory, which is the host's as well.
-struct Lost {
-    port: Weak<Port>,
-    first: Vec<u8>,
-    arena: Weak<Arena>,
-    own: usize,
-    /// Where the ring of other kernels' messages is, and its slots.
-    links: (usize, usize),
-}
-
-impl Lost {
-    /// The number of the last message that was answered, and, if that came from another kernel, one more than its
-    /// position. The device may have been lost between an answer and the end of the message.
-    fn answered(&self, port: &Port) -> Option<(u32, u32)> {
-        let (control, out, region) = (port.region.control(), &port.rings.out, &port.region);
-        let tail = control.out_tail.load(Ordering::Acquire);
-        let ahead = out.is_filled(region, tail);
-        let last = if ahead { tail } else { tail.wrapping_sub(1) };
-        let id = Header::read(region, out.at(last)).id;
-        (ahead || tail != 0).then_some((id as u32, (id >> 32) as u32))
-    }
-
-    /// What other kernels sent to it since its last checkpoint, and how many of those it had handled.
-    fn from_kernels(&self, arena: &Arena, port: &Port) -> (Vec<Letter>, usize) {
-        let own = |at: usize| arena.get(self.own + at);
-        let saved = if own(own::SAVED_VERSION) == 0 { 0 } else { own(own::SAVED_LINK) };
-        let (mut head, tail, (first, slots)) = (own(own::LINK_HEAD), own(own::LINK_TAIL), self.links);
-        if self.answered(port).is_some_and(|(_, link)| link == head.wrapping_add(1)) && head != tail {
-            head = head.wrapping_add(1);
-        }
-        let read = |n: u32| {
-            let position = saved.wrapping_add(n);
-            let at = first + (position as usize & (slots - 1)) * port.layout.in_stride;
-            let (word, length) = (|i: usize| arena.get(at + i), arena.get(at + slot::LENGTH));
-            let words = (length as usize).div_ceil(4).min(port.layout.in_payload() / 4);
-            Letter {
-                silent: word(slot::FLAGS) & flags::SILENT != 0,
-                kind: word(slot::TYPE),
-                length,
-                clock: Moment::from_raw(u64::from(word(slot::CLOCK)) | u64::from(word(slot::CLOCK + 1)) << 32),
-                words: (0..words).map(|i| word(slot::PAYLOAD + i)).collect(),
-            }
-        };
-        let letters = (0..tail.wrapping_sub(saved)).map(read).collect();
-        (letters, head.wrapping_sub(saved) as usize)
-    }
-}
-
-impl From<&Entry> for Letter {
-    fn from(entry: &Entry) -> Self {
-        let words = entry.bytes.chunks(4).map(|chunk| {
-            let mut word = [0; 4];
-            word[..chunk.len()].copy_from_slice(chunk);
-            u32::from_ne_bytes(word)
-        });
-        let (kind, length, clock, silent) = (entry.kind, entry.bytes.len() as u32, entry.clock, entry.ask);
-        Self { silent, kind, length, clock, words: words.collect() }
-    }
-}
-
-impl Recovery for Lost {
-    fn state(&self) -> Vec<u8> {
-        let saved = self.port.upgrade().and_then(|port| port.saved());
-        saved.map_or_else(|| self.first.clone(), |saved| saved.state)
-    }
-
-    fn relaunch(&self, device: &Device, plan: &Plan<'_>, again: Again<'_>) -> Result<Launched> {
-        let (Some(port), Some(arena)) = (self.port.upgrade(), self.arena.upgrade()) else {
-            return Err(Error::NoPayload);
-        };
-        let (mut letters, handled) = self.from_kernels(&arena, &port);
-        let mut loud = letters.split_off(handled.min(letters.len()));
-        let (before, after): (Vec<&Entry>, Vec<&Entry>) =
-            again.entries.iter().partition(|entry| is_before(entry, again.reached));
-        letters.extend(before.into_iter().map(Letter::from));
-        letters.iter_mut().for_each(|letter| letter.silent = true);
-        loud.splice(0..0, after.into_iter().map(Letter::from));
-        let count = loud.len();
-        letters.append(&mut loud);
-        let replay = Replay { letters, loud: count, paused: again.paused, lost: Some(port) };
-        Gpu.settle(device, plan, again.links, Some(&replay))
-    }
-
-    fn take_back(&self, failed: &Port, _: Positions) {
-        // All else is in the memory of the one that was lost.
-        if let Some(port) = self.port.upgrade() {
-            *lock(&port.unsent) = std::mem::take(&mut *lock(&failed.unsent));
-        }
-    }
-
-    fn reached(&self) -> Positions {
-        let Some(port) = self.port.upgrade() else { return [0; 2] };
-        let control = port.region.control();
-        let mut heads = [&control.high_head, &control.normal_head].map(|head| head.load(Ordering::Acquire));
-        let Some((answered, 0)) = self.answered(&port) else { return heads };
-        for (i, head) in heads.iter_mut().enumerate() {
-            let id = (*head << 1 | u32::from(i == 0)).wrapping_add(1);
-            if id == answered {
-                *head = head.wrapping_add(1);
-            }
-        }
-        heads
     }
 }
 

@@ -314,6 +314,7 @@ impl<V: Vector> Sink<V> for Rooted<V> {
 /// # Safety
 /// The source and the room have the rows, and the processor has the instructions.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "registers go by their numbers")]
 unsafe fn pass<V: Vector, S: Source<V>, const R: usize>(pass: &Pass, rows: Range<usize>, source: S, room: Room) {
     let part = pass.length / R;
     for start in rows.step_by(pass.length) {
@@ -341,6 +342,7 @@ unsafe fn pass<V: Vector, S: Source<V>, const R: usize>(pass: &Pass, rows: Range
 /// # Safety
 /// The room and the sink have the rows, and the processor has the instructions.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "registers go by their numbers")]
 unsafe fn last<V: Vector, T: Sink<V>, const R: usize>(plan: &Plan, rows: Range<usize>, room: Room, sink: T) {
     let apart = plan.n / R;
     for &(k, at) in &plan.parts[rows.start / R..rows.end / R] {

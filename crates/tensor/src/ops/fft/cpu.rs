@@ -34,12 +34,17 @@ pub(super) const NEIGHBOURS: usize = 8;
 const TURN: usize = 16 * 1024;
 /// What the rows of gathered lines are apart beyond their length, so that rows do not compete for places in the cache.
 pub(super) const APART: usize = 8;
-/// Lines behind one another are transformed across lanes if they are at least so long, and at most so long;
+/// Lines behind one another are transformed across lanes if they are at least so long, and at most so long, and no power of
+/// two, for which the library goes through memory faster;
 const SHORT: std::ops::RangeInclusive<usize> = 32..=256;
 /// longer ones as matrices, from here on,
 const MATRIX: usize = 512;
+/// or from here on if they are powers of two,
+const MATRIX_OF_TWOS: usize = 4096;
 /// and columns across lanes up to here: all of them are in the second cache.
 const COLUMN: usize = 8192;
+/// Planes that there are at least, unless they are small: enough for some threads.
+const TASKS: usize = 8;
 /// Elements of a plane that is transformed along both of its axes at once: it is in the second cache.
 const PLANE: usize = 64 * 1024;
 /// Nanoseconds per element and doubling of the length on one thread, roughly.
@@ -146,11 +151,12 @@ impl How {
                 // Eight lanes are not faster than the library, which has eight, too, where it is at its best.
                 let faster = lanes == Lanes::Avx512 || !n.is_power_of_two();
                 let alone = long::sides(n, count, threads).is_some();
-                if behind && n >= MATRIX && (faster || alone) {
+                let long = n >= if n.is_power_of_two() { MATRIX_OF_TWOS } else { MATRIX };
+                if behind && long && (faster || alone) {
                     if let Some(how) = matrix(lanes) {
                         return how;
                     }
-                } else if (!behind && columns) || (behind && faster && SHORT.contains(&n) && along >= lanes.count()) {
+                } else if (!behind && columns) || (behind && !n.is_power_of_two() && SHORT.contains(&n) && along >= lanes.count()) {
                     return Self::Across(lanes);
                 }
             }
@@ -251,6 +257,7 @@ impl Host {
             && plane >= lanes.count()
             && n >= lanes.count()
             && plane * n <= PLANE
+            && (plane * n <= TURN || lines.count >= TASKS * plane)
             && [plane, n].into_iter().all(across::fits)
             && tensors.way(Op::Fft, 0, &[n, lines.count]) == 0
     }
@@ -516,18 +523,26 @@ fn planes(
 ) {
     let (n, plane) = (params.n as usize, params.plane as usize);
     let kind = if params.inverse == 1 { Kind::Inverse } else { Kind::Forward };
-    let plans = [n, plane].map(|n| kept.plan((kind, n, How::Across(lanes))));
-    let [Plan::Across(rows, _), Plan::Across(columns, _)] = plans else { return };
+    let rows = kept.plan((kind, n, if n.is_power_of_two() { How::Lines } else { How::Across(lanes) }));
+    let Plan::Across(columns, _) = kept.plan((kind, plane, How::Across(lanes))) else { return };
     // The scale is that of both axes.
     let rows_params = Params { scale: 1.0, ..*params };
     let columns_params = Params { from_step: n as i32, to_step: n as i32, ..*params };
     params.for_each(launch, plane, params.count as usize / plane, |block| {
         let beside = Block { lines: n, from: block.to, from_line: 1, to: block.to, to_line: 1 };
-        kept.with_scratch(lanes.room(n.max(plane)), |room| {
+        kept.with_scratch(lanes.room(plane).max(rows.scratch()), |room| {
             // SAFETY: the lines were found inside, one behind the other, and a plane's are this task's alone. Its columns
             // are its lines.
             unsafe {
-                lines_across(&rows, lanes, &rows_params, (from, to), block, room);
+                match &rows {
+                    Plan::Across(rows, _) => lines_across(rows, lanes, &rows_params, (from, to), block, room),
+                    Plan::Complex(rows) => {
+                        let x = std::slice::from_raw_parts(from.0.offset(block.from).cast_const(), plane * n);
+                        let y = std::slice::from_raw_parts_mut(to.0.offset(block.to), plane * n);
+                        rows.process_immutable_with_scratch(x, y, room);
+                    }
+                    _ => {}
+                }
                 lines_across(&columns, lanes, &columns_params, (to, to), &beside, room);
             }
         });
