@@ -280,6 +280,21 @@ fn what_two_sparse_matrices_cost_is_what_the_algorithms_say() {
     }
 }
 
+#[test]
+fn a_product_that_is_too_large_for_the_device_is_an_error_and_nothing_else() {
+    // 27 million products, of which a software driver cannot bind the list.
+    let full = Csr::from_dense(300, 300, &[1.0; 90_000]).unwrap();
+    for tensors in fresh_places() {
+        let matrix = tensors.sparse(full.clone()).unwrap();
+        match matrix.multiply(&matrix) {
+            Ok(product) => assert!(product.to_csr().unwrap().values().iter().all(|&value| value == 300.0)),
+            Err(error) => assert!(matches!(error, Error::Device(millrace::Error::TooLarge { .. })), "{error}"),
+        }
+        let one = tensors.sparse(Csr::from_dense(1, 1, &[2.0]).unwrap()).unwrap();
+        assert_eq!(one.multiply(&one).unwrap().to_csr().unwrap().values(), [4.0], "and goes on");
+    }
+}
+
 /// `rows` rows of which one has half of all entries, some none, and the others a few.
 fn lopsided(rows: usize) -> Csr {
     let (mut pointers, mut indices) = (vec![0u32], Vec::new());

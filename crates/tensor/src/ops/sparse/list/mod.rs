@@ -27,6 +27,8 @@ const TILE: usize = 1024;
 const RUN: usize = 32;
 /// Bits of a digit.
 const DIGIT: u32 = 4;
+/// Bytes of a list that some device might not be able to bind: every one can this much.
+const BINDABLE: usize = 64 << 20;
 
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
@@ -182,6 +184,12 @@ impl<'a> List<'a> {
         Ok(Self { tensors, buffer: tensors.device().allocate(12 * n)?, n })
     }
 
+    /// Waits for what a large list was filled by, so that a device that cannot hold it says so now, and not whenever
+    /// somebody waits next.
+    fn fits(&self) -> Result<()> {
+        if 12 * self.n > BINDABLE { self.tensors.synchronize() } else { Ok(()) }
+    }
+
     fn params(&self) -> Params {
         Params { n: self.n as u32, ..Params::default() }
     }
@@ -192,9 +200,10 @@ impl<'a> List<'a> {
             let threads = self.n.div_ceil(RUN);
             let (key, threads_word) = (key as u32, threads as u32);
             let params = Params { key, shift, threads: threads_word, ..self.params() };
-            let counts = self.tensors.device().allocate(4 * threads << DIGIT)?;
+            let counts = self.tensors.device().allocate(4 * (threads << DIGIT))?;
             let sorted = self.tensors.device().allocate(12 * self.n)?;
             step!(self.tensors, Digits, &params, grid(threads), self.buffer, counts)?;
+            self.fits()?;
             sum_up(self.tensors, &counts, threads << DIGIT)?;
             step!(self.tensors, Scatter, &params, grid(threads), self.buffer, counts, sorted)?;
             self.buffer = sorted;
@@ -285,6 +294,7 @@ pub(super) fn add(a: &SparseMatrix, a_parts: &Parts, b: &SparseMatrix, b_parts: 
         let (pointers, indices) = (&other.pointers, &other.indices);
         step!(tensors, Merge, &params, grid(n), own.pointers, own.indices, own.values, pointers, indices, list.buffer)?;
     }
+    list.fits()?;
     list.compress(shape)
 }
 
