@@ -7,7 +7,7 @@ use pulp::{Simd, WithSimd};
 use super::{
     BLOCK, PIECE, pieces,
     source::Source,
-    stream::{STREAMED_FROM, fence, store},
+    stream::{STREAMED_FROM, fence, prefetch, store},
     worth_threads,
 };
 use crate::ops::Walk;
@@ -80,6 +80,12 @@ impl<M: Map<N>, const N: usize> WithSimd for Piece<'_, M, N> {
                 None => &[],
             });
             if self.streamed {
+                // Stores past the caches keep the processor from running ahead to the next page by itself.
+                for source in self.sources {
+                    if let Source::Packed(elements) = source {
+                        prefetch(elements.get(start + BLOCK..start + 2 * BLOCK).unwrap_or_default());
+                    }
+                }
                 block::<M, N>(blocks, &mut result[..len]);
                 store(out, &result[..len]);
             } else {

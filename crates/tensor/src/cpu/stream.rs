@@ -44,3 +44,16 @@ pub(crate) fn fence() {
         std::arch::x86_64::_mm_sfence();
     }
 }
+
+/// Asks for what is going to be read soon.
+#[inline(always)]
+pub(crate) fn prefetch<T>(x: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    for byte in (0..size_of_val(x)).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: inside of the slice; belongs to every x86-64 processor, and reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().cast::<i8>().add(byte)) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = x;
+}

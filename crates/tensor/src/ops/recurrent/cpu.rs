@@ -13,7 +13,10 @@ use millrace_core::{CpuKernel, Launched, Threads};
 use pulp::{Simd, WithSimd};
 
 use super::{Cell, Params, Recurrent, gates, sync::Together};
-use crate::{cpu::worth_threads, simd::arch};
+use crate::{
+    cpu::{stream::prefetch, worth_threads},
+    simd::arch,
+};
 
 /// Lanes of the widest vectors.
 const WIDEST: usize = 16;
@@ -319,7 +322,7 @@ impl Work<'_> {
             // The input's part comes from far; it is here when the product is.
             for v in 0..V {
                 if let Some((gate, unit, _)) = self.place(panel, v, lanes) {
-                    prefetch(&layer.given[self.given(sequence) + gate * hidden + unit]);
+                    prefetch(&layer.given[self.given(sequence) + gate * hidden + unit..][..1]);
                 }
             }
         }
@@ -478,19 +481,6 @@ fn multiply<S: Simd, const V: usize, const R: usize>(
             store(simd, &mut to.sums[v][row * S::F32_LANES..][..S::F32_LANES], sums[row][v]);
         }
     }
-}
-
-/// Asks for what is going to be read.
-#[inline(always)]
-fn prefetch(place: &f32) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: belongs to every x86-64 processor, and reads nothing.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
 }
 
 /// A vector of the slice's elements, with zeros behind them if there are fewer.
