@@ -45,15 +45,24 @@ pub(crate) fn fence() {
     }
 }
 
+/// How far ahead of itself a long loop asks for what it reads: a page, where the processor itself stops looking ahead.
+pub(crate) const AHEAD: usize = 4096;
+
 /// Asks for what is going to be read soon.
 #[inline(always)]
 pub(crate) fn prefetch<T>(x: &[T]) {
+    prefetch_behind(x, 0);
+}
+
+/// Asks for as much as a slice has, so many bytes behind it, whatever is there.
+#[inline(always)]
+pub(crate) fn prefetch_behind<T>(x: &[T], bytes: usize) {
     #[cfg(target_arch = "x86_64")]
-    for byte in (0..size_of_val(x)).step_by(64) {
+    for line in (0..size_of_val(x)).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: inside of the slice; belongs to every x86-64 processor, and reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().cast::<i8>().add(byte)) };
+        // SAFETY: belongs to every x86-64 processor, and reads nothing: any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().wrapping_byte_add(bytes + line).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = x;
+    let _ = (x, bytes);
 }

@@ -6,7 +6,12 @@ use pulp::{Simd, WithSimd};
 
 use super::Params;
 use crate::{simd::arch, 
-    cpu::{BLOCK, PIECE, pieces, source::gather, worth_threads},
+    cpu::{
+        BLOCK, PIECE, pieces,
+        source::gather,
+        stream::{AHEAD, prefetch_behind},
+        worth_threads,
+    },
     math,
 };
 
@@ -91,6 +96,7 @@ pub(crate) fn fold<F: Fold>(x: &[F::X], mut acc: F::Acc) -> F::Acc {
         let mut lanes = [F::LANE; LANES];
         let mut rows = block.chunks_exact(LANES);
         for row in &mut rows {
+            prefetch_behind(row, AHEAD);
             for (lane, &x) in lanes.iter_mut().zip(row) {
                 *lane = F::step(*lane, x);
             }
