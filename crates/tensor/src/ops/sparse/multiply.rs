@@ -10,7 +10,11 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::{Access, CpuKernel, KernelSpec, Launched, Threads};
 
 use super::{Family, Parts};
-use crate::{Error, Result, SparseMatrix, cpu::worth_threads, sparse::count};
+use crate::{
+    Error, Result, SparseMatrix,
+    cpu::{Target, worth_threads},
+    sparse::count,
+};
 
 /// Nanoseconds per product on one thread, roughly.
 const COST: f64 = 5.0;
@@ -196,12 +200,6 @@ impl Table {
     }
 }
 
-/// An output, of which every piece writes rows of its own.
-struct Target(*mut u32);
-
-// SAFETY: pieces write disjoint parts of memory that is borrowed for the launch.
-unsafe impl Sync for Target {}
-
 fn count_rows(launch: &mut Launched<'_>) {
     let params = launch.params::<Params>();
     let rows = params.rows as usize;
@@ -209,12 +207,10 @@ fn count_rows(launch: &mut Launched<'_>) {
     let b = Factor { pointers: launch.input(2), indices: launch.input(3), values: &[] };
     let pointers = &mut launch.output::<u32>(4)[..=rows];
     let sums = products(&a, &b, rows);
-    let target = Target(pointers.as_mut_ptr());
+    let target = Target::new(pointers);
     run(launch.threads(), &sums, &|start, end| {
-        let target = &target;
-        // SAFETY: rows `start..end` are no other piece's, and `end` is at most the number of rows, one less than there are
-        // pointers.
-        let counts = unsafe { std::slice::from_raw_parts_mut(target.0.add(start + 1), end - start) };
+        // SAFETY: rows `start..end` are no other piece's.
+        let counts = unsafe { target.part(start + 1, end - start) };
         let mut table = Table::default();
         for (row, count) in (start..end).zip(counts) {
             table.clear(((sums[row + 1] - sums[row]) as usize).min(params.columns as usize));
@@ -246,9 +242,8 @@ fn fill_rows(launch: &mut Launched<'_>) {
     let sums = products(&a, &b, rows);
     // Pieces write between their rows' pointers, which must not overlap whatever is in the buffer.
     assert!(pointers.is_sorted() && pointers[rows] as usize == total, "pointers of the first launch");
-    let target = Target(entries.as_mut_ptr());
+    let target = Target::new(entries);
     run(launch.threads(), &sums, &|start, end| {
-        let target = &target;
         let (mut table, mut row_entries) = (Table::default(), Vec::<(u32, f32)>::new());
         for row in start..end {
             row_entries.clear();
@@ -268,11 +263,8 @@ fn fill_rows(launch: &mut Launched<'_>) {
             }
             row_entries.sort_unstable_by_key(|entry| entry.0);
             let (from, to) = (pointers[row] as usize, pointers[row + 1] as usize);
-            // SAFETY: pointers rise up to `total`, and both halves of the output have `total` words; rows are one piece's.
-            let (indices, values) = unsafe {
-                let indices = std::slice::from_raw_parts_mut(target.0.add(from), to - from);
-                (indices, std::slice::from_raw_parts_mut(target.0.add(total + from), to - from))
-            };
+            // SAFETY: pointers rise up to `total`, where the other half of the output begins; rows are one piece's.
+            let (indices, values) = unsafe { (target.part(from, to - from), target.part(total + from, to - from)) };
             assert_eq!(row_entries.len(), indices.len(), "entries that the first launch counted");
             for ((entry, index), value) in row_entries.iter().zip(indices).zip(values) {
                 (*index, *value) = (entry.0, entry.1.to_bits());
