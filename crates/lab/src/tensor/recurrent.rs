@@ -1,7 +1,13 @@
-//! Recurrent networks, one layer forwards and two in both directions.
+//! Recurrent networks, one layer forwards and two in both directions, next to candle's if the feature `candle` is on.
 
 use std::fmt;
+#[cfg(feature = "candle")]
+use std::hint::black_box;
 
+#[cfg(feature = "candle")]
+use candle_core as candle;
+#[cfg(feature = "candle")]
+use candle_nn::{GRU, GRUConfig, LSTM, LSTMConfig, RNN, VarBuilder};
 use millrace::tensor::Recurrent;
 
 use super::{Effort, context};
@@ -142,15 +148,26 @@ impl Case {
     }
 }
 
-/// Ours on all threads.
+/// Ours and candle's, both on all threads.
 pub(super) fn sides(effort: &Effort) -> Vec<Side> {
-    let effort = effort.clone();
-    vec![Side::new("millrace", move || {
-        let context = context(millrace::cpu::CpuInfo::get().cores)?;
-        let metrics = cases(effort.small).into_iter().map(|case| ours(&effort, &context, case)).collect();
-        context.finish()?;
-        metrics
-    })]
+    let ours = {
+        let effort = effort.clone();
+        Side::new("millrace", move || {
+            let context = context(millrace::cpu::CpuInfo::get().cores)?;
+            let metrics = cases(effort.small).into_iter().map(|case| ours(&effort, &context, case)).collect();
+            context.finish()?;
+            metrics
+        })
+    };
+    #[cfg_attr(not(feature = "candle"), allow(unused_mut, reason = "then there is one side"))]
+    let mut sides = vec![ours];
+    #[cfg(feature = "candle")]
+    {
+        let effort = effort.clone();
+        let all = move || cases(effort.small).into_iter().map(|case| theirs(&effort, case)).collect();
+        sides.push(Side::new("candle", all));
+    }
+    sides
 }
 
 fn timed(effort: &Effort, case: Case, mut run: impl FnMut() -> Result<()>) -> Result<Metric> {
@@ -173,6 +190,74 @@ fn ours(effort: &Effort, context: &Context, case: Case) -> Result<Metric> {
     Ok(metric)
 }
 
+#[cfg(feature = "candle")]
+fn theirs(effort: &Effort, case: Case) -> Result<Metric> {
+    let wrong = |error: candle::Error| Error::Wrong(error.to_string());
+    let weights = case.weights();
+    let x = candle::Tensor::from_vec(case.x(), &case.shape(), &candle::Device::Cpu).map_err(wrong)?;
+    let cells: candle::Result<Vec<Cell>> =
+        case.directions(&weights).iter().map(|direction| Cell::new(case, direction)).collect();
+    let cells = cells.map_err(wrong)?;
+    let forward = || {
+        cells.chunks_exact(case.form().1).try_fold(x.clone(), |x, layer| match layer {
+            [forwards, backwards] => {
+                candle::Tensor::cat(&[forwards.outputs(&x, false)?, backwards.outputs(&x, true)?], 2)
+            }
+            cells => cells.iter().try_fold(x, |x, cell| cell.outputs(&x, false)),
+        })
+    };
+    let mut y = None;
+    let metric = timed(effort, case, || {
+        y = Some(black_box(forward().map_err(wrong)?));
+        Ok(())
+    })?;
+    let y = y.map(|y| y.flatten_all()?.to_vec1::<f32>()).transpose().map_err(wrong)?.unwrap_or_default();
+    case.check(&y)?;
+    Ok(metric)
+}
+
+/// One of candle's layers in one direction. Its gates come in the order of ours. It has one layer forwards, so the rest
+/// is done here: the last step is given first and comes out last.
+#[cfg(feature = "candle")]
+enum Cell {
+    Lstm(LSTM),
+    Gru(GRU),
+}
+
+#[cfg(feature = "candle")]
+impl Cell {
+    fn new(case: Case, of: &Direction<'_>) -> candle::Result<Self> {
+        let (rows, device) = (case.gates() * case.hidden, candle::Device::Cpu);
+        let tensor = |name: &str, data: &[f32], shape: &[usize]| {
+            candle::Tensor::from_slice(data, shape, &device).map(|tensor| (name.to_string(), tensor))
+        };
+        let weights = [
+            tensor("weight_ih_l0", of.w_ih, &[rows, of.features])?,
+            tensor("weight_hh_l0", of.w_hh, &[rows, case.hidden])?,
+            tensor("bias_ih_l0", of.b_ih, &[rows])?,
+            tensor("bias_hh_l0", of.b_hh, &[rows])?,
+        ];
+        let weights = VarBuilder::from_tensors(weights.into(), candle::DType::F32, &device);
+        Ok(match case.lstm {
+            true => Self::Lstm(LSTM::new(of.features, case.hidden, LSTMConfig::default(), weights)?),
+            false => Self::Gru(GRU::new(of.features, case.hidden, GRUConfig::default(), weights)?),
+        })
+    }
+
+    fn outputs(&self, x: &candle::Tensor, backwards: bool) -> candle::Result<candle::Tensor> {
+        let turned = if backwards { Some(x.flip(&[1])?) } else { None };
+        let x = turned.as_ref().unwrap_or(x);
+        let mut outputs: Vec<_> = match self {
+            Self::Lstm(lstm) => lstm.seq(x)?.into_iter().map(|state| state.h).collect(),
+            Self::Gru(gru) => gru.seq(x)?.into_iter().map(|state| state.h).collect(),
+        };
+        if backwards {
+            outputs.reverse();
+        }
+        candle::Tensor::stack(&outputs, 1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,6 +269,8 @@ mod tests {
         let context = context(2).unwrap();
         for case in cases(true) {
             ours(&effort, &context, case).unwrap();
+            #[cfg(feature = "candle")]
+            theirs(&effort, case).unwrap();
             let nothing = vec![0.0; case.batch * case.steps * case.form().1 * case.hidden];
             assert!(case.check(&nothing).is_err(), "{case}");
             assert!(case.check(&nothing[1..]).is_err(), "{case}");
