@@ -154,8 +154,11 @@ impl Port {
                 ring.publish(region, self.position);
                 // The slot after it was the kernel's a lap ago.
                 prefetch_to_write(region.word(ring.at(self.position.wrapping_add(1))));
-                if !self.quietly {
-                    self.port.work.ring();
+                // A kernel that rests until it is told to go on need not know. When it is told, it says that it is active
+                // before it leaves its waker and looks once more: it finds the message, or is found to be active here.
+                let work = &self.port.work;
+                if !self.quietly && work.has_listeners() && !self.port.is_resting() {
+                    work.ring();
                 }
             }
         }
@@ -276,6 +279,12 @@ impl Port {
     pub(crate) fn status(&self) -> Status {
         let word = self.region.control().status.load(Ordering::Acquire);
         Status::from_word(word).unwrap_or(Status::Failed)
+    }
+
+    /// Whether messages have to wait until the kernel is told to go on. Not said of a device's, which reads its rings by itself.
+    #[inline(always)]
+    fn is_resting(&self) -> bool {
+        matches!(self.status(), Status::Launched | Status::Paused) && !self.is_of_device()
     }
 
     /// For the kernel's side: it is going to fail, and takes nothing from now on.
