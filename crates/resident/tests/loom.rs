@@ -243,3 +243,41 @@ fn whoever_runs_the_kernel_everything_is_handled_once() {
         assert_eq!(handled, [1, 2, 3]);
     });
 }
+
+/// Whether a sender that finds a kernel paused may leave it asleep: the kernel is told to go on at the same time, says so,
+/// leaves its waker and looks once more.
+#[test]
+fn a_kernel_that_goes_on_finds_what_it_was_sent_while_it_rested() {
+    const PAUSED: u32 = 0;
+    const ACTIVE: u32 = 1;
+    explore(3, || {
+        let memory = Memory::new(2);
+        let words = Arc::new([AtomicU32::new(PAUSED), AtomicU32::new(0)]);
+        let bell = Arc::new(loom::sync::Notify::new());
+        let sender = {
+            let (memory, words, bell) = (memory.clone(), words.clone(), bell.clone());
+            thread::spawn(move || {
+                let [status, waiting] = &*words;
+                memory.send(7).unwrap();
+                loom::sync::atomic::fence(Ordering::SeqCst);
+                if waiting.load(Ordering::Relaxed) == 1 && status.load(Ordering::Acquire) != PAUSED {
+                    bell.notify();
+                }
+            })
+        };
+        let ([status, waiting], mut position) = (&*words, 0);
+        status.store(ACTIVE, Ordering::Release);
+        let mut found = memory.receive(&mut position);
+        if found.is_none() {
+            waiting.store(1, Ordering::Relaxed);
+            loom::sync::atomic::fence(Ordering::SeqCst);
+            found = memory.receive(&mut position);
+        }
+        while found.is_none() {
+            bell.wait(); // for ever, if nobody rings: loom calls that a deadlock
+            found = memory.receive(&mut position);
+        }
+        assert_eq!(found, Some(7));
+        sender.join().unwrap();
+    });
+}
