@@ -87,6 +87,29 @@ impl Bell {
         self.set.wake();
     }
 
+    /// Something changed that is for a few: wakes so many of those who sleep, or all if there are fewer.
+    ///
+    /// ```
+    /// use std::task::Waker;
+    /// use millrace_ring::{Bell, Seat};
+    /// let (bell, mut seats) = (Bell::new(), [Seat::default(), Seat::default(), Seat::default()]);
+    /// seats.iter_mut().for_each(|seat| bell.register(seat, Waker::noop()));
+    /// bell.ring_for(2);
+    /// assert!(bell.has_listeners(), "one sleeps on");
+    /// bell.ring_for(2);
+    /// assert!(!bell.has_listeners());
+    /// ```
+    #[inline(always)]
+    pub fn ring_for(&self, many: usize) {
+        fence::light();
+        for _ in 0..many {
+            if !self.set.is_anyone() {
+                return;
+            }
+            self.set.wake_first();
+        }
+    }
+
     /// Room was made in a queue of `capacity` that now holds `waiting`: wakes tasks at once, and threads that were
     /// registered as patient once there is room for many messages.
     ///

@@ -31,6 +31,9 @@ const ENDED: u64 = 1 << 31;
 /// The jobs are counted, so that nobody enters the same one twice.
 const ROUND: u64 = 1 << 32;
 
+/// Members that the caller wakes, and each of them in turn: waking many takes one thread long, and a tree of them not.
+const BRANCHES: usize = 2;
+
 /// What is to be done; good only while the job is open or members are inside.
 #[derive(Clone, Copy)]
 struct Job(*const (dyn Fn() + Sync));
@@ -123,7 +126,7 @@ impl Crew {
         // SAFETY: we have the crew, and the caller before us has waited until nobody was inside.
         self.job.with_mut(|place| unsafe { *place = Some(lent) });
         self.state.fetch_add(ROUND | OPEN, Ordering::Release);
-        self.begun.ring();
+        self.begun.ring_for(BRANCHES);
         let mine = catch_unwind(AssertUnwindSafe(job));
         let inside = |state: u64| state & INSIDE != 0;
         if inside(self.state.fetch_and(!OPEN, Ordering::AcqRel)) {
@@ -176,6 +179,7 @@ impl Crew {
         if self.state.compare_exchange(state, state + 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return false;
         }
+        self.begun.ring_for(BRANCHES);
         // SAFETY: it was written before the job was opened, and is not written again while somebody is inside.
         let job = self.job.with(|place| unsafe { *place });
         if let Some(Job(job)) = job

@@ -125,8 +125,9 @@ impl WaitSet {
         }
     }
 
+    /// Wakes the one who has slept longest.
     #[cold]
-    fn wake_first(&self) {
+    pub(crate) fn wake_first(&self) {
         let mut sleepers = lock(&self.sleepers);
         if sleepers.wakers.is_empty() {
             return;
