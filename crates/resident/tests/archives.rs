@@ -95,6 +95,7 @@ fn an_urgent_archive_overtakes_and_starves_nobody() {
         while book.telemetry().waiting != (1, 1) {
             thread::yield_now();
         }
+        thread::sleep(Duration::from_millis(50)); // it has its place, and may still be writing
         book.activate().unwrap();
         assert_eq!(urgent.join().unwrap(), "b!");
     });
