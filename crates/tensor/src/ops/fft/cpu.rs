@@ -5,27 +5,21 @@
 //! to where they go; lines along other axes are gathered first, a cache line of neighbours at a time, so that every line of
 //! memory is read and written once.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use bytemuck::{Pod, Zeroable};
 use millrace_core::{Access, CpuKernel, Kernel, KernelSpec, Launched, Spread};
 use num_complex::Complex32;
-use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
-use rustfft::{Fft, FftDirection, FftPlanner};
 
 use super::{
     ACROSS, Kind, Lines, Step,
     across::{self, Lanes, Place, Work},
-    long::{self, Line, Long},
-    matrix::{self, Matrix},
+    cpu_plan::{How, Kept, Plan},
+    long::Line,
     strips::{gather, scatter},
 };
 use crate::{Result, Simd, Tensors, cpu::worth_threads, tune::Op};
 
-/// Plans that are kept: those used last.
-const KEPT: usize = 64;
-/// Elements of scratch memory that are kept for the next launch.
-const SCRATCH: usize = 8 << 20;
 /// Elements that are gathered at a time: as much as the second cache holds, so that wide pieces of memory are read,
 pub(super) const GATHERED: usize = 32 * 1024;
 /// and neighbouring lines that are gathered together at least: a cache line of complex numbers.
@@ -34,15 +28,6 @@ pub(super) const NEIGHBOURS: usize = 8;
 const TURN: usize = 16 * 1024;
 /// What the rows of gathered lines are apart beyond their length, so that rows do not compete for places in the cache.
 pub(super) const APART: usize = 8;
-/// Lines behind one another are transformed across lanes if they are at least so long, and at most so long, and no power of
-/// two, for which the library goes through memory faster;
-const SHORT: std::ops::RangeInclusive<usize> = 32..=256;
-/// longer ones as matrices, from here on,
-const MATRIX: usize = 512;
-/// or from here on if they are powers of two,
-const MATRIX_OF_TWOS: usize = 4096;
-/// and columns across lanes up to here: all of them are in the second cache.
-const COLUMN: usize = 8192;
 /// Planes that there are at least, unless they are small: enough for some threads.
 const TASKS: usize = 8;
 /// Elements of a plane that is transformed along both of its axes at once: it is in the second cache.
@@ -52,161 +37,24 @@ const COST: f64 = 0.25;
 
 /// Ways of the tuner.
 const ONE_THREAD: usize = 1;
-const WHOLE_LINES: usize = 2;
-const FOUR_STEPS: usize = 3;
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Params {
-    n: u32,
+pub(super) struct Params {
+    pub(super) n: u32,
     scale: f32,
     inverse: u32,
     /// The number of the tuner's way.
-    way: u32,
+    pub(super) way: u32,
     /// How many lines are a plane whose columns are transformed, too. Zero if they are not.
     plane: u32,
-    count: u32,
+    pub(super) count: u32,
     from: u32,
-    from_step: i32,
-    to_step: i32,
-    shape: [u32; ACROSS],
-    from_strides: [i32; ACROSS],
-    to_strides: [i32; ACROSS],
-}
-
-#[derive(Clone)]
-enum Plan {
-    Complex(Arc<dyn Fft<f32>>),
-    Long(Arc<Long>),
-    Across(Arc<across::Plan>, Lanes),
-    Matrix(Arc<Matrix>),
-    Real(Arc<dyn RealToComplex<f32>>),
-    RealInverse(Arc<dyn ComplexToReal<f32>>),
-}
-
-impl Plan {
-    fn new((kind, n, how): Key) -> Self {
-        let direction = if kind == Kind::Inverse { FftDirection::Inverse } else { FftDirection::Forward };
-        let library = || Self::Complex(FftPlanner::new().plan_fft(n, direction));
-        match (kind, how) {
-            (Kind::Real, _) => Self::Real(RealFftPlanner::new().plan_fft_forward(n)),
-            (Kind::RealInverse, _) => Self::RealInverse(RealFftPlanner::new().plan_fft_inverse(n)),
-            (_, How::Lines) => library(),
-            (_, How::Steps(a, b)) => Self::Long(Arc::new(Long::new((a, b), direction))),
-            (_, How::Across(lanes)) => {
-                across::Plan::new(n).map_or_else(library, |plan| Self::Across(Arc::new(plan), lanes))
-            }
-            (_, How::Matrix(a, b, lanes)) => {
-                Matrix::new((a, b), lanes).map_or_else(library, |plan| Self::Matrix(Arc::new(plan)))
-            }
-        }
-    }
-
-    /// Elements that a transform needs besides its input and output.
-    fn scratch(&self) -> usize {
-        match self {
-            Self::Complex(plan) => {
-                plan.get_inplace_scratch_len().max(plan.get_outofplace_scratch_len()).max(plan.get_immutable_scratch_len())
-            }
-            Self::Long(_) => 0,
-            Self::Across(plan, lanes) => lanes.room(plan.n),
-            Self::Matrix(plan) => plan.between() + plan.room(),
-            Self::Real(plan) => plan.get_scratch_len(),
-            Self::RealInverse(plan) => plan.get_scratch_len(),
-        }
-    }
-}
-
-/// How complex lines are transformed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
-    /// One by one, by the library.
-    Lines,
-    /// Long ones on all threads, by the library, as matrices with so many rows and columns.
-    Steps(usize, usize),
-    /// Some at a time, one in every lane.
-    Across(Lanes),
-    /// As matrices whose rows and columns are transformed across lanes.
-    Matrix(usize, usize, Lanes),
-}
-
-impl How {
-    /// For the lines of a launch.
-    fn of(params: &Params, threads: usize, lanes: Option<Lanes>) -> Self {
-        let (n, count, along) = (params.n as usize, params.count as usize, params.shape[ACROSS - 1] as usize);
-        let steps = |sides: Option<(usize, usize)>| sides.map_or(Self::Lines, |(a, b)| Self::Steps(a, b));
-        let behind = params.from_step == 1 && params.to_step == 1;
-        let aside = |step: i32, line: i32| step == 1 || line == 1;
-        let (from_line, to_line) = (params.from_strides[ACROSS - 1], params.to_strides[ACROSS - 1]);
-        let matrix = |lanes: Lanes| matrix::sides(n, lanes).map(|(a, b)| Self::Matrix(a, b, lanes));
-        match (params.way as usize, lanes) {
-            (WHOLE_LINES, _) => return Self::Lines,
-            (FOUR_STEPS, Some(lanes)) => return matrix(lanes).unwrap_or_else(|| steps(long::any_sides(n))),
-            (FOUR_STEPS, None) => return steps(long::any_sides(n)),
-            (_, Some(lanes)) if across::fits(n) => {
-                let columns = n <= COLUMN
-                    && 2 * along >= lanes.count()
-                    && aside(params.from_step, from_line)
-                    && aside(params.to_step, to_line);
-                // Eight lanes are not faster than the library, which has eight, too, where it is at its best.
-                let faster = lanes == Lanes::Avx512 || !n.is_power_of_two();
-                let alone = long::sides(n, count, threads).is_some();
-                let long = n >= if n.is_power_of_two() { MATRIX_OF_TWOS } else { MATRIX };
-                if behind && long && (faster || alone) {
-                    if let Some(how) = matrix(lanes) {
-                        return how;
-                    }
-                } else if (!behind && columns) || (behind && !n.is_power_of_two() && SHORT.contains(&n) && along >= lanes.count()) {
-                    return Self::Across(lanes);
-                }
-            }
-            _ => {}
-        }
-        steps(long::sides(n, count, threads))
-    }
-}
-
-/// What a plan is for: its kind, its length, and how it goes about it.
-type Key = (Kind, usize, How);
-
-/// What launches share: the plans that were made, the last used one last, and memory that is used again.
-#[derive(Default)]
-pub(super) struct Kept {
-    plans: Mutex<(Vec<(Key, Plan)>, usize)>,
-    scratch: Mutex<Vec<Vec<Complex32>>>,
-}
-
-impl Kept {
-    fn plan(&self, key: Key) -> Plan {
-        let mut guard = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let (plans, made) = &mut *guard;
-        if let Some(at) = plans.iter().rposition(|(known, _)| *known == key) {
-            let last = plans.len() - 1;
-            plans[at..=last].rotate_left(1);
-            return plans[last].1.clone();
-        }
-        if plans.len() == KEPT {
-            plans.remove(0);
-        }
-        *made += 1;
-        let plan = Plan::new(key);
-        plans.push((key, plan.clone()));
-        plan
-    }
-
-    /// Calls `work` with so many elements that nobody else has, aligned to cache lines. What is in them is anybody's guess.
-    pub(super) fn with_scratch(&self, elements: usize, work: impl FnOnce(&mut [Complex32])) {
-        let spare = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut scratch = spare.unwrap_or_default();
-        if scratch.len() < elements + NEIGHBOURS {
-            scratch.resize(elements + NEIGHBOURS, Complex32::ZERO);
-        }
-        let skip = scratch.as_ptr().align_offset(size_of::<[Complex32; NEIGHBOURS]>()).min(NEIGHBOURS);
-        work(&mut scratch[skip..skip + elements]);
-        if scratch.len() <= SCRATCH {
-            self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
-        }
-    }
+    pub(super) from_step: i32,
+    pub(super) to_step: i32,
+    pub(super) shape: [u32; ACROSS],
+    pub(super) from_strides: [i32; ACROSS],
+    pub(super) to_strides: [i32; ACROSS],
 }
 
 /// The kernels for the CPU and their plans.
@@ -225,7 +73,7 @@ impl Host {
     /// How many plans were made so far.
     #[cfg(test)]
     pub(super) fn made(&self) -> usize {
-        self.kept.plans.lock().unwrap().1
+        self.kept.made()
     }
 
     fn spec(&self, number: usize) -> KernelSpec {
@@ -659,7 +507,7 @@ fn real_inverse(launch: &mut Launched<'_>, kept: &Kept) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::cpu_plan::KEPT, *};
     use crate::{Norm, Tensors};
 
     #[test]

@@ -10,7 +10,8 @@ use num_complex::Complex32;
 use rustfft::{Fft, FftDirection, FftPlanner};
 
 use super::{
-    cpu::{APART, GATHERED, Kept, NEIGHBOURS, Shared},
+    cpu::{APART, GATHERED, NEIGHBOURS, Shared},
+    cpu_plan::Kept,
     strips::{gather, scatter},
 };
 use crate::cpu::worth_threads;

@@ -9,7 +9,8 @@ use num_complex::Complex32;
 
 use super::{
     across::{Lanes, Place, Plan, Work, fits, root},
-    cpu::{Kept, Shared},
+    cpu::Shared,
+    cpu_plan::Kept,
     long::Line,
 };
 use crate::cpu::worth_threads;

@@ -11,6 +11,7 @@ mod across;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vectors for other processors"))]
 mod butterfly;
 mod cpu;
+mod cpu_plan;
 mod gpu;
 mod long;
 mod matrix;
