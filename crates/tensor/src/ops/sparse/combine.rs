@@ -36,11 +36,8 @@ struct Params {
 }
 
 pub(super) fn turn() -> KernelSpec {
-    KernelSpec::new("sparse_turn")
+    super::matrix(KernelSpec::new("sparse_turn"), ["pointers", "indices", "values"])
         .params::<Params>()
-        .binding::<u32>("pointers", Access::Read)
-        .binding::<u32>("indices", Access::Read)
-        .binding::<f32>("values", Access::Read)
         .binding::<u32>("turned_pointers", Access::Overwrite)
         .binding::<u32>("turned_indices", Access::Overwrite)
         .binding::<f32>("turned_values", Access::Overwrite)
@@ -49,14 +46,8 @@ pub(super) fn turn() -> KernelSpec {
 
 /// Both inputs' values are words here, as the output is one buffer.
 pub(super) fn add() -> KernelSpec {
-    KernelSpec::new("sparse_add")
+    super::both("sparse_add")
         .params::<Params>()
-        .binding::<u32>("a_pointers", Access::Read)
-        .binding::<u32>("a_indices", Access::Read)
-        .binding::<f32>("a_values", Access::Read)
-        .binding::<u32>("b_pointers", Access::Read)
-        .binding::<u32>("b_indices", Access::Read)
-        .binding::<f32>("b_values", Access::Read)
         .binding::<u32>("pointers", Access::Overwrite)
         .binding::<u32>("entries", Access::Overwrite)
         .cpu(CpuKernel::whole(add_lines))

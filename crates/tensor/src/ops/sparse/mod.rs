@@ -64,6 +64,16 @@ const TERM: &str = "values[entry] * x[base + indices[entry] * params.n]";
 /// or the value of an entry of a list.
 const ALONE: &str = "from_bits(indices[2u * params.entries + entry])";
 
+/// Binds the three arrays of a sparse matrix, to be read.
+fn matrix(spec: KernelSpec, [pointers, indices, values]: [&str; 3]) -> KernelSpec {
+    spec.binding::<u32>(pointers, Access::Read).binding::<u32>(indices, Access::Read).binding::<f32>(values, Access::Read)
+}
+
+/// The factors, or summands, of an operation on two of them.
+fn both(name: &str) -> KernelSpec {
+    matrix(matrix(KernelSpec::new(name), ["a_pointers", "a_indices", "a_values"]), ["b_pointers", "b_indices", "b_values"])
+}
+
 pub(crate) fn spec(number: usize) -> KernelSpec {
     match number {
         PRODUCT => product("sparse_product").cpu(cpu::product()).wgsl(wgsl(include_str!("product.wgsl"), &[])),
@@ -85,12 +95,9 @@ pub(crate) fn spec(number: usize) -> KernelSpec {
 }
 
 fn product(name: &'static str) -> KernelSpec {
-    KernelSpec::new(name)
+    matrix(KernelSpec::new(name), ["pointers", "indices", "values"])
         .params::<Params>()
         .block(BLOCK)
-        .binding::<u32>("pointers", Access::Read)
-        .binding::<u32>("indices", Access::Read)
-        .binding::<f32>("values", Access::Read)
         .binding::<f32>("x", Access::Read)
         .binding::<u32>("starts", Access::Overwrite)
         .binding::<f32>("carries", Access::Overwrite)

@@ -45,14 +45,8 @@ pub(super) fn counts() -> KernelSpec {
 }
 
 pub(super) fn fill() -> KernelSpec {
-    KernelSpec::new("sparse_multiply")
+    super::both("sparse_multiply")
         .params::<Params>()
-        .binding::<u32>("a_pointers", Access::Read)
-        .binding::<u32>("a_indices", Access::Read)
-        .binding::<f32>("a_values", Access::Read)
-        .binding::<u32>("b_pointers", Access::Read)
-        .binding::<u32>("b_indices", Access::Read)
-        .binding::<f32>("b_values", Access::Read)
         .binding::<u32>("pointers", Access::Read)
         .binding::<u32>("entries", Access::Overwrite)
         .cpu(CpuKernel::whole(fill_rows))
