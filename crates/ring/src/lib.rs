@@ -1,7 +1,7 @@
 //! Bounded lock-free rings, adaptive waiting and pooled reply slots.
 //!
-//! This room moves values between threads, and nothing else: it knows no device, no command and no runtime. What it
-//! promises:
+//! This room moves values between threads and brings threads together, and nothing else: it knows no device, no command and
+//! no runtime. What it promises:
 //!
 //! - **Bounded.** A ring holds exactly as many messages as it was made for. [`mpsc`] takes any number of senders,
 //!   [`spsc`] takes one and is faster.
