@@ -164,4 +164,15 @@ mod tests {
             }
         }
     }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_begins_with_its_own_nodes_stretch() {
+        let cores: Vec<usize> = (0..4096).collect();
+        // The caller is on the second of three, wherever it runs.
+        let team = Team::over(1, &[Node::of(&[]), Node::of(&cores), Node::of(&[])]);
+        let order = std::sync::Mutex::new(Vec::new());
+        team.for_each(9, &|piece| order.lock().unwrap().push(piece));
+        assert_eq!(order.into_inner().unwrap(), [3, 4, 5, 6, 7, 8, 0, 1, 2]);
+    }
 }
