@@ -281,13 +281,36 @@ fn what_two_sparse_matrices_cost_is_what_the_algorithms_say() {
 }
 
 #[test]
-fn a_product_that_is_too_large_for_the_device_is_an_error_and_nothing_else() {
-    // 27 million products, of which a software driver cannot bind the list.
-    let full = Csr::from_dense(300, 300, &[1.0; 90_000]).unwrap();
+fn a_product_of_more_than_fits_at_once_is_done_in_pieces() {
+    // Seven million products in rows with many and with none: a list of all would be larger than a piece.
+    let rows = 1200;
+    let dense = (0..rows * 100).map(|at| if at / 100 % 5 == 3 || at % 7 == 6 { 0.0 } else { (at % 11) as f32 - 5.0 });
+    let left = Csr::from_dense(rows, 100, &dense.collect::<Vec<_>>()).unwrap();
+    let right = Csr::from_dense(100, 90, &(0..9000).map(|at| 1.0 + (at % 3) as f32).collect::<Vec<_>>()).unwrap();
+    let mut results = Vec::new();
     for tensors in fresh_places() {
-        let matrix = tensors.sparse(full.clone()).unwrap();
-        match matrix.multiply(&matrix) {
-            Ok(product) => assert!(product.to_csr().unwrap().values().iter().all(|&value| value == 300.0)),
+        let (a, b) = (tensors.sparse(left.clone()).unwrap(), tensors.sparse(right.clone()).unwrap());
+        let before = tensors.device().counts();
+        results.push(a.multiply(&b).unwrap().to_csr().unwrap());
+        let copies = (tensors.device().counts() - before).copies;
+        let pieces = if tensors.device().info().kind == millrace::DeviceKind::Cpu { 0 } else { 2 };
+        assert_eq!(copies, 2 * pieces, "columns and values of each are put behind one another");
+    }
+    // Sums of small integers are exact.
+    assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
+    assert_eq!(results[0].nnz(), rows * 4 / 5 * 90);
+}
+
+#[test]
+fn a_product_that_is_too_large_for_the_device_is_an_error_and_nothing_else() {
+    // 16 million products of one row, of which a software driver cannot bind the list.
+    let (row, column) =
+        (Csr::from_dense(1, 4000, &[1.0; 4000]).unwrap(), Csr::from_dense(4000, 4000, &[1.0; 16_000_000]));
+    let right = column.unwrap();
+    for tensors in fresh_places() {
+        let (a, b) = (tensors.sparse(row.clone()).unwrap(), tensors.sparse(right.clone()).unwrap());
+        match a.multiply(&b) {
+            Ok(product) => assert!(product.to_csr().unwrap().values().iter().all(|&value| value == 4000.0)),
             Err(error) => assert!(matches!(error, Error::Device(millrace::Error::TooLarge { .. })), "{error}"),
         }
         let one = tensors.sparse(Csr::from_dense(1, 1, &[2.0]).unwrap()).unwrap();

@@ -54,8 +54,8 @@ pub(super) fn fill() -> KernelSpec {
 
 impl SparseMatrix {
     /// The product with another sparse matrix. Waits for the size of the result, but not for its entries. Entries that
-    /// cancel stay, as zeros. A GPU makes all products before it sums those of one place, twelve bytes for each and as many
-    /// again to sort them; that they do not fit is an error.
+    /// cancel stay, as zeros. A GPU makes all products of some rows before it sums those of one place; that those of a single
+    /// row do not fit, twelve bytes for each and as many again to sort them, is an error.
     ///
     /// ```
     /// use millrace::tensor::{Tensors, sparse::Csr};

@@ -15,8 +15,9 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    let id = thread_number(group, groups, local);
-    if (id >= params.n) { return; }
+    let place = thread_number(group, groups, local);
+    if (place >= params.n) { return; }
+    let id = params.first + place;
     // The last entry that starts at or before this; those without products start where the next does.
     var low = 0u;
     var high = params.entries;
@@ -26,7 +27,7 @@ fn main(
     }
     let entry = max(low, 1u) - 1u;
     let at = b_pointers[a_indices[entry]] + id - starts[entry];
-    list[id] = row_of(entry);
-    list[params.n + id] = b_indices[at];
-    list[2u * params.n + id] = bitcast<u32>(a_values[entry] * b_values[at]);
+    list[place] = row_of(entry);
+    list[params.n + place] = b_indices[at];
+    list[2u * params.n + place] = bitcast<u32>(a_values[entry] * b_values[at]);
 }

@@ -9,9 +9,13 @@
 //! - A sum of counts is one launch per 1024, again for those sums, and back.
 //! - A sort is a count, its sums, and a scattering for every digit that rows and columns have.
 
+mod product;
+
 use bytemuck::{Pod, Zeroable};
 use bytes::Bytes;
 use millrace_core::{Access, Buffer, KernelSpec};
+
+pub(super) use product::multiply;
 
 use super::{Family, Parts, folded, grid, wgsl};
 use crate::{
@@ -42,6 +46,8 @@ struct Params {
     key: u32,
     shift: u32,
     threads: u32,
+    /// The first of the products that are made.
+    first: u32,
 }
 
 /// The kernels, in the order of [`TABLE`].
@@ -60,6 +66,7 @@ enum Step {
     Pointers,
     PointersOnce,
     Take,
+    Add,
 }
 
 use Access::{Overwrite, Read, ReadWrite};
@@ -70,7 +77,7 @@ type Entry = (&'static str, &'static str, &'static str, &'static [(&'static str,
 const ROW_OF: &str = include_str!("row_of.wgsl");
 const IS_HEAD: &str = include_str!("is_head.wgsl");
 
-const TABLE: [Entry; 13] = [
+const TABLE: [Entry; 14] = [
     ("scan", include_str!("scan.wgsl"), "", &[("data", ReadWrite), ("sums", Overwrite)]),
     ("offset", include_str!("offset.wgsl"), "", &[("sums", Read), ("data", ReadWrite)]),
     ("lengths", include_str!("lengths.wgsl"), "", &[("a_indices", Read), ("b_pointers", Read), ("lengths", Overwrite)]),
@@ -120,27 +127,29 @@ const TABLE: [Entry; 13] = [
     ("pointers", include_str!("pointers.wgsl"), "", &[("list", Read), ("places", Read), ("pointers", Overwrite)]),
     ("pointers_once", include_str!("pointers.wgsl"), "", &[("list", Read), ("places", Read), ("pointers", Overwrite)]),
     ("take", include_str!("take.wgsl"), "", &[("list", Read), ("indices", Overwrite), ("values", Overwrite)]),
+    ("add", include_str!("offset.wgsl"), "", &[("sums", Read), ("data", ReadWrite)]),
 ];
 
 pub(super) const KERNELS: usize = TABLE.len();
 
 pub(super) fn spec(number: usize) -> KernelSpec {
     let (name, text, needs, bindings) = TABLE[number];
-    let place = if name == "pointers" { "places[low]" } else { "low" };
+    let (place, sum) = (if name == "pointers" { "places[low]" } else { "low" }, if name == "add" { "i" } else { "i / TILE" });
     let source = format!("{}{text}{needs}", include_str!("params.wgsl"));
     let spec = KernelSpec::new(format!("sparse_list_{name}")).params::<Params>().block(BLOCK);
     let spec = bindings.iter().fold(spec, |spec, &(name, access)| spec.binding::<u32>(name, access));
-    spec.wgsl(wgsl(&source, &[("{PLACE}", place)]))
+    spec.wgsl(wgsl(&source, &[("{PLACE}", place), ("{SUM}", sum)]))
 }
 
 /// Enqueues a step: what is bound, and how many threads.
 macro_rules! step {
     ($tensors:expr, $step:ident, $params:expr, $grid:expr, $($bound:expr),+) => {{
-        let launch = $tensors.kernel(Family::Sparse, super::LIST + Step::$step as usize)?.launch();
+        let launch = $tensors.kernel(Family::Sparse, crate::ops::sparse::LIST + Step::$step as usize)?.launch();
         $(let launch = launch.bind($bound.clone());)+
         $tensors.enqueue(launch.params($params).grid($grid))
     }};
 }
+use step;
 
 /// Sums up counts: each becomes the sum of those before it. The sum of all is in the buffer that comes back.
 fn sum_up(tensors: &Tensors, counts: &Buffer, n: usize) -> Result<Buffer> {
@@ -239,39 +248,6 @@ impl<'a> List<'a> {
         let parts = Parts { pointers: pointers.into(), indices: indices.into(), values: values.into() };
         Ok(SparseMatrix::of(tensors, shape, n, Some(parts)))
     }
-}
-
-/// The product of two matrices: as many threads as there are products, however they are spread over the rows.
-pub(super) fn multiply(a: &SparseMatrix, a_parts: &Parts, b: &SparseMatrix, b_parts: &Parts) -> Result<SparseMatrix> {
-    let (tensors, entries) = (a.tensors(), a.nnz());
-    let shape @ [rows, columns] = [a.shape()[0], b.shape()[1]];
-    let starts = tensors.device().allocate(4 * entries)?;
-    let params = Params { n: entries as u32, ..Params::default() };
-    step!(tensors, Lengths, &params, grid(entries), a_parts.indices, b_parts.pointers, starts)?;
-    let products = read(tensors, &sum_up(tensors, &starts, entries)?)?;
-    if products == 0 {
-        return Ok(SparseMatrix::of(tensors, shape, 0, None));
-    }
-    let mut list = List::new("multiply", tensors, products)?;
-    let params = Params { rows: rows as u32, entries: entries as u32, ..list.params() };
-    let (a, b) = (a_parts, b_parts);
-    step!(
-        tensors,
-        Expand,
-        &params,
-        grid(products),
-        a.pointers,
-        a.indices,
-        a.values,
-        b.pointers,
-        b.indices,
-        b.values,
-        starts,
-        list.buffer
-    )?;
-    list.sort(products, columns)?;
-    list.sort(0, rows)?;
-    list.compress(shape)
 }
 
 /// A matrix with rows and columns exchanged.

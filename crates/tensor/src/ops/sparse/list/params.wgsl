@@ -10,6 +10,8 @@ struct Params {
     shift: u32,
     // Threads that share a list.
     threads: u32,
+    // The first of the products that are made.
+    first: u32,
 }
 var<immediate> params: Params;
 
