@@ -4,7 +4,7 @@ use std::{io::Write as _, path::Path};
 
 use clap::CommandFactory as _;
 
-use crate::{Arguments, Failure, bench::cannot_write};
+use crate::{Arguments, Failure};
 
 pub(crate) fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
     let mut text = Vec::new();
@@ -17,7 +17,7 @@ pub(crate) fn pages(folder: Option<&Path>) -> Result<(), Failure> {
     match folder {
         Some(folder) => {
             let made = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder));
-            made.map_err(|error| cannot_write(folder, &error))
+            made.map_err(|error| Failure::Failed(format!("cannot write {}: {error}", folder.display())))
         }
         None => {
             let mut text = Vec::new();

@@ -7,16 +7,11 @@ use std::{
 };
 
 use clap::{Args, builder::PossibleValuesParser};
-use millrace::{Device, Figures, ProfileOptions, ProfileSummary};
+use millrace::{Device, Figures, ProfileOptions, ProfileSummary, core::file};
 use millrace_lab::profiled::Workload;
 use serde::Serialize;
 
-use crate::{
-    Failure,
-    bench::{NewFile, cannot_write},
-    stop::Run,
-    tour,
-};
+use crate::{Failure, stop::Run, tour};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -126,9 +121,7 @@ pub(crate) fn profile(options: &Options) -> Result<(), Failure> {
     let device = millrace::runtime().open(&options.device)?;
     for path in [&options.trace, &options.svg, &options.json].into_iter().flatten() {
         // Better known before the run than after.
-        if path.is_dir() || path.parent().is_some_and(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
-            return Err(cannot_write(path, &std::io::Error::other("there is no such folder, or it is one")));
-        }
+        file::check(path)?;
     }
     let profiler = device.profile(&ProfileOptions::default().events(options.events))?;
     RUN.begin();
@@ -139,16 +132,15 @@ pub(crate) fn profile(options: &Options) -> Result<(), Failure> {
     println!("{summary}");
     // All of them, also if one cannot be written or the work has failed.
     let said = |written: std::io::Result<()>, path: &Path| {
-        written.map_err(|error| Failure::Failed(error.to_string()))?;
+        written?;
         println!("written to {}", path.display());
         Ok(())
     };
     let trace = options.trace.as_deref().map(|path| said(profile.write_trace(path), path));
     let svg = options.svg.as_deref().map(|path| said(profile.write_svg(path), path));
     let json = options.json.as_deref().map(|path| {
-        let text = serde_json::to_string_pretty(&Report::new(&options.what, &summary)).map_err(std::io::Error::from);
-        let written = text.and_then(|text| NewFile::create(path)?.finish(text.as_bytes()));
-        written.map_err(|error| cannot_write(path, &error)).map(|()| println!("written to {}", path.display()))
+        let report = Report::new(&options.what, &summary);
+        said(file::write(path, |out| Ok(serde_json::to_writer_pretty(out, &report)?)), path)
     });
     done?;
     [trace, svg, json].into_iter().flatten().collect::<Result<(), _>>()?;

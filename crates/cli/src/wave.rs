@@ -7,12 +7,12 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use millrace::core::file;
 use millrace_wave::{Boundary, Engine, Error, PerStep, Picture, Reference, Resident, Room, Scene, Signal};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Failure,
-    bench::{NewFile, cannot_write},
     serve::{self, Settings},
     stop::Run,
     table::time,
@@ -197,8 +197,8 @@ pub(crate) fn wave(options: &Options) -> Result<(), Failure> {
     };
     let room = options.room()?;
     if let Some(path) = &options.png {
-        // Whether the file can be written is better known before the run than after. Nothing of it stays.
-        NewFile::create(path).map_err(|error| cannot_write(path, &error))?;
+        // Better known before the run than after.
+        file::check(path)?;
     }
     let mut engine: Box<dyn Engine> = match &device {
         None => Box::new(Reference::new(room)?),
@@ -212,8 +212,7 @@ pub(crate) fn wave(options: &Options) -> Result<(), Failure> {
     if let Some(path) = &options.png {
         let plane = engine.plane(middle)?;
         let picture = Picture::of(engine.room(), middle, &plane)?.to_png()?;
-        let file = NewFile::create(path).map_err(|error| cannot_write(path, &error))?;
-        file.finish(&picture).map_err(|error| cannot_write(path, &error))?;
+        file::write(path, |out| out.write_all(&picture))?;
     }
     let room = engine.room();
     let report = Report {

@@ -17,12 +17,23 @@ use std::{
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let written = match fs::metadata(path) {
-        Ok(found) if found.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory)),
-        Ok(found) if !found.is_file() => File::options().write(true).open(path).and_then(|file| fill(file, content)),
-        _ => write_beside(path, content),
-    };
-    written.map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))
+    let written = open(path).and_then(|place| place.fill(content));
+    written.map_err(|error| cannot_write(path, &error))
+}
+
+/// Whether [`write`] would find its place: what fails is better known before the work than after. Changes nothing.
+///
+/// ```
+/// let folder = std::env::temp_dir();
+/// assert!(millrace_core::file::check(&folder.join("millrace-example.json")).is_ok());
+/// assert!(millrace_core::file::check(&folder.join("no such folder/example.json")).is_err());
+/// ```
+pub fn check(path: &Path) -> io::Result<()> {
+    open(path).map(drop).map_err(|error| cannot_write(path, &error))
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()))
 }
 
 /// The folder for what can be made again: `millrace` in `XDG_CACHE_HOME`, or in `.cache` of the user's home.
@@ -36,23 +47,37 @@ pub fn cache_folder() -> Option<PathBuf> {
     Some(folder.or_else(home)?.join("millrace"))
 }
 
-fn write_beside(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+/// Where the bytes go, and where they are moved when all are there; what is not a file stays where it is.
+struct Place<'a> {
+    file: File,
+    beside: Option<(Part, &'a Path)>,
+}
+
+fn open(path: &Path) -> io::Result<Place<'_>> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+        Ok(found) if !found.is_file() => {
+            return Ok(Place { file: File::options().write(true).open(path)?, beside: None });
+        }
+        _ => {}
+    }
     let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
     let mut unfinished = name.to_owned();
     unfinished.push(format!(".{}.part", std::process::id()));
-    let part = Part(path.with_file_name(unfinished));
-    let file = File::create(&part.0)?;
-    fill(file, content)?;
-    fs::rename(&part.0, path)
+    let part = path.with_file_name(unfinished);
+    Ok(Place { file: File::create(&part)?, beside: Some((Part(part), path)) })
 }
 
-fn fill(file: File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let mut out = BufWriter::with_capacity(1 << 16, file);
-    content(&mut out)?;
-    let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-    match file.sync_all() {
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()), // a pipe has nothing to wait for
-        other => other,
+impl Place<'_> {
+    fn fill(self, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+        let mut out = BufWriter::with_capacity(1 << 16, self.file);
+        content(&mut out)?;
+        let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        match file.sync_all() {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {} // a pipe has nothing to wait for
+            other => other?,
+        }
+        self.beside.map_or(Ok(()), |(part, path)| fs::rename(&part.0, path))
     }
 }
 
@@ -83,7 +108,10 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert!(error.to_string().contains("trace.json"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"old");
+        check(&path).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old", "looking changes nothing");
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing is left beside it");
+        assert_eq!(check(&folder).unwrap_err().kind(), io::ErrorKind::IsADirectory);
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -1,9 +1,12 @@
 //! Runs that were kept: a folder of plain JSON files, one for each.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write as _},
     path::{Path, PathBuf},
 };
+
+use millrace::core::file;
 
 use crate::{
     Error, Result,
@@ -62,14 +65,10 @@ impl History {
     pub fn save(&self, name: &str, report: &Report) -> Result<()> {
         let path = self.path(name)?;
         let text = report.to_json().map_err(|error| Error::History(error.to_string()))?;
-        let unfinished = path.with_extension(format!("json.{}.part", std::process::id()));
-        let written = fs::create_dir_all(&self.folder)
-            .and_then(|()| fs::write(&unfinished, text))
-            .and_then(|()| fs::rename(&unfinished, &path));
-        written.map_err(|error| {
-            let _ = fs::remove_file(&unfinished); // nothing of it stays
-            Error::History(format!("cannot write {}: {error}", path.display()))
-        })
+        let made = fs::create_dir_all(&self.folder)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot make {}: {error}", self.folder.display())));
+        made.and_then(|()| file::write(&path, |out| out.write_all(text.as_bytes())))
+            .map_err(|error| Error::History(error.to_string()))
     }
 
     /// A run that was kept.

@@ -4,13 +4,10 @@ mod instructions;
 mod plan;
 mod show;
 
-use std::{
-    io::Write,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{io::Write, path::PathBuf, time::Duration};
 
 use clap::Args;
+use millrace::core::file;
 use millrace_lab::{
     history::{History, differs},
     html::{self, Page},
@@ -100,9 +97,8 @@ pub(crate) fn bench(options: &Options) -> Result<(), Failure> {
     let devices = plan::devices(&options.device)?;
     let jobs = plan::jobs(&options.groups, options.targets, &devices, options.quick)?;
     for path in [&options.json, &options.html].into_iter().flatten() {
-        // Whether the file can be written is better known before the minutes than after. It is not kept open: Ctrl-C would
-        // leave it behind.
-        drop(NewFile::create(path).map_err(|error| cannot_write(path, &error))?);
+        // Better known before the minutes than after.
+        file::check(path)?;
     }
     // The same goes for names and for what is compared with.
     if let Some(name) = &options.save {
@@ -127,8 +123,7 @@ pub(crate) fn bench(options: &Options) -> Result<(), Failure> {
     let slower = before.as_ref().map_or(0, |before| show::compared(&report, before, options.fail_on_regression));
     if let Some(path) = &options.json {
         let text = report.to_json().map_err(|error| Failure::Failed(error.to_string()))?;
-        let written = NewFile::create(path).and_then(|file| file.finish(text.as_bytes()));
-        written.map_err(|error| cannot_write(path, &error))?;
+        file::write(path, |out| out.write_all(text.as_bytes()))?;
         println!("{} rows written to {}", report.rows.len(), path.display());
     }
     if let Some(path) = &options.html {
@@ -139,8 +134,7 @@ pub(crate) fn bench(options: &Options) -> Result<(), Failure> {
             baseline: options.baseline.as_deref().zip(before.as_ref()),
             history: html::earlier(&history, &report, name),
         };
-        let written = NewFile::create(path).and_then(|file| file.finish(page.to_html().as_bytes()));
-        written.map_err(|error| cannot_write(path, &error))?;
+        file::write(path, |out| out.write_all(page.to_html().as_bytes()))?;
         println!("the page is {}", path.display());
     }
     if let Some(name) = &options.save {
@@ -211,48 +205,5 @@ fn driver(device: &str) -> Option<String> {
 impl From<millrace_lab::Error> for Failure {
     fn from(error: millrace_lab::Error) -> Self {
         Self::Failed(error.to_string())
-    }
-}
-
-pub(crate) fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::Failed(format!("cannot write {}: {error}", path.display()))
-}
-
-/// A file that appears whole or not at all.
-pub(crate) struct NewFile {
-    file: std::fs::File,
-    /// None for what is not a file, as a pipe or a terminal: that is written to as it is.
-    unfinished: Option<std::path::PathBuf>,
-    path: std::path::PathBuf,
-}
-
-impl NewFile {
-    pub(crate) fn create(path: &Path) -> std::io::Result<Self> {
-        if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
-            let file = std::fs::File::options().write(true).open(path)?;
-            return Ok(Self { file, unfinished: None, path: path.to_owned() });
-        }
-        let name = path.file_name().ok_or_else(|| std::io::Error::other("that is not a file's name"))?;
-        let mut unfinished = name.to_owned();
-        unfinished.push(format!(".{}.part", std::process::id()));
-        let unfinished = path.with_file_name(unfinished);
-        let file = std::fs::File::create(&unfinished)?;
-        Ok(Self { file, unfinished: Some(unfinished), path: path.to_owned() })
-    }
-
-    pub(crate) fn finish(mut self, content: &[u8]) -> std::io::Result<()> {
-        self.file.write_all(content)?;
-        let Some(unfinished) = &self.unfinished else { return Ok(()) };
-        self.file.sync_all()?;
-        std::fs::rename(unfinished, &self.path)
-    }
-}
-
-impl Drop for NewFile {
-    fn drop(&mut self) {
-        // Renamed if all went well, and then there is nothing to remove.
-        if let Some(unfinished) = &self.unfinished {
-            let _ = std::fs::remove_file(unfinished);
-        }
     }
 }

@@ -357,7 +357,7 @@ impl Profile {
     /// device.stream()?.synchronize()?;
     /// let summary = profiler.stop().summary();
     /// assert_eq!((summary.all.count, summary.streams.len()), (1, 1));
-    /// assert!(summary.to_string().contains("1 commands on cpu"));
+    /// assert!(summary.to_string().contains("1 command on cpu"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn summary(&self) -> ProfileSummary {

@@ -250,7 +250,12 @@ impl fmt::Display for ProfileSummary {
         writeln!(f, "{rule}")?;
         let share = 100.0 * self.busy as f64 / self.time.max(1) as f64;
         let (count, taken, peak) = (self.all.count, time(self.time as f64), bytes(self.peak_memory));
-        write!(f, "{count} commands on {} in {taken}, busy {share:.1}% of it; at most {peak} in use", self.device)?;
+        let plural = if count == 1 { "" } else { "s" };
+        write!(
+            f,
+            "{count} command{plural} on {} in {taken}, busy {share:.1}% of it; at most {peak} in use",
+            self.device
+        )?;
         if self.in_batches > 0 {
             write!(f, "\n{} commands have the time of the batch they were part of", self.in_batches)?;
         }
