@@ -226,6 +226,10 @@ impl Ready {
 
     /// Takes a stream out of the queue to drive it; false if it is not there, or something more urgent is.
     pub(crate) fn claim(&self, stream: &Arc<StreamInner>) -> bool {
+        // Usually a worker has it, and polls what lies beside the lock.
+        if !stream.queued.load(Ordering::Relaxed) {
+            return false;
+        }
         let mut state = self.lock();
         if !stream.queued.load(Ordering::Relaxed) || self.has_before(stream.priority) {
             return false;

@@ -218,7 +218,7 @@ impl Core {
         if envelope.deadline != 0 && self.life_at(Instant::now()) >= envelope.deadline {
             return Admission::Refuse(envelope, Error::Deadline);
         }
-        if envelope.reply.is_cancelled() {
+        if stream.is_cancelled(&envelope.reply) {
             return Admission::Refuse(envelope, Error::Cancelled);
         }
         if let Command::WaitFor(marker) = &envelope.command
@@ -285,7 +285,7 @@ impl Core {
         result: Result<Output>,
     ) {
         self.ended(stream, kind, &result);
-        let cancelled = reply.is_cancelled();
+        let cancelled = stream.is_cancelled(&reply);
         // The waker that this calls is foreign code.
         let sent = catch_unwind(AssertUnwindSafe(|| reply.send(result))).unwrap_or_else(|panic| {
             quietly_drop(panic);

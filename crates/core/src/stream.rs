@@ -125,6 +125,9 @@ pub(crate) struct StreamInner {
     pub(crate) queued: AtomicBool,
     /// Whether the lane has a command in front of its ring.
     held: AtomicBool,
+    /// Whether a ticket was ever cancelled. Before that, nobody has to look at a reply slot to know that its command
+    /// was not: it is on the asker's core.
+    cancelling: AtomicBool,
     /// Where profiles keep its spans, once one was on.
     pub(crate) track: OnceLock<Arc<Track>>,
 }
@@ -150,6 +153,7 @@ impl StreamInner {
             unclaimed: CachePadded::default(),
             queued: AtomicBool::new(false),
             held: AtomicBool::new(false),
+            cancelling: AtomicBool::new(false),
             track: OnceLock::new(),
         })
     }
@@ -172,6 +176,11 @@ impl StreamInner {
             Drive::Direct(_) => self.tally.total(),
             Drive::Line(line) => line.landings(),
         }
+    }
+
+    /// Whether its commands run on a queue of the device's own, which those who wait attend.
+    pub(crate) fn is_attended(&self) -> bool {
+        matches!(self.context.core.drive, Drive::Line(_))
     }
 
     /// Commands in the queue.
@@ -216,6 +225,17 @@ impl StreamInner {
             return lane.front.take();
         }
         lane.ring.try_recv().ok()
+    }
+
+    /// Some command of it is no longer wanted; to be called before its reply slot says which.
+    pub(crate) fn cancelling(&self) {
+        self.cancelling.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a command is no longer wanted.
+    #[inline]
+    pub(crate) fn is_cancelled(&self, reply: &ReplySender<Result<Output>>) -> bool {
+        self.cancelling.load(Ordering::Relaxed) && reply.is_cancelled()
     }
 
     /// Puts a command back that cannot run yet: it is the next again.

@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_ring::reply::{ReplyError, ReplyReceiver};
+use millrace_ring::{
+    poll_while_worthwhile,
+    reply::{ReplyError, ReplyReceiver},
+};
 
 use crate::{
     Error, Result,
@@ -75,16 +78,23 @@ impl<T: Answer> Ticket<T> {
                     return result;
                 }
                 let timeout = self.stream.timeout();
-                let (mut progress, mut since) = (self.stream.progress(), Instant::now());
+                let look = |stream: &StreamInner| (stream.progress(), Instant::now());
+                // Attending a device's own queue may take all of the timeout. A worker of ours counts with every command,
+                // and should not have to fetch that line back from one who only polls.
+                let seen = self.stream.is_attended().then(|| look(&self.stream));
                 if let Some(result) = self.drive(None) {
                     return result;
                 }
+                if let Some(received) = poll_while_worthwhile(|| self.reply.try_recv()) {
+                    return self.settle(received);
+                }
+                let (mut progress, mut since) = seen.unwrap_or_else(|| look(&self.stream));
                 loop {
-                    match self.reply.recv_deadline(since + timeout) {
+                    match self.reply.sleep_until(since + timeout) {
                         Err(ReplyError::Deadline) if self.stream.progress() == progress => {
                             return Err(self.stream.stalled(timeout));
                         }
-                        Err(ReplyError::Deadline) => (progress, since) = (self.stream.progress(), Instant::now()),
+                        Err(ReplyError::Deadline) => (progress, since) = look(&self.stream),
                         other => return self.settle(other),
                     }
                 }
@@ -160,6 +170,7 @@ impl<T: Answer> Ticket<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cancel(&self) {
+        self.stream.cancelling();
         self.reply.cancel();
     }
 
@@ -189,7 +200,7 @@ impl<T: Answer> Ticket<T> {
     fn late(&mut self) -> Error {
         if self.deadline.is_some_and(|own| own <= Instant::now()) {
             self.told_late = true;
-            self.reply.cancel();
+            self.cancel();
         }
         self.stream.lost().unwrap_or(Error::Deadline)
     }

@@ -393,16 +393,37 @@ impl<T: Send> ReplyReceiver<T> {
         self.wait(Some(deadline))
     }
 
+    /// [`Self::recv_deadline`] for those who have polled: sleeps at once.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// let replies = millrace_ring::reply::ReplyPool::new();
+    /// let (reply, mut asked) = replies.pair().expect("few are in flight");
+    /// std::thread::spawn(move || reply.send(7));
+    /// let answer = match millrace_ring::poll_while_worthwhile(|| asked.try_recv()) {
+    ///     Some(answer) => answer,
+    ///     None => asked.sleep_until(Instant::now() + Duration::from_secs(10)),
+    /// };
+    /// assert_eq!(answer, Ok(7));
+    /// ```
+    pub fn sleep_until(&mut self, deadline: Instant) -> Result<T, ReplyError> {
+        self.sleep(Some(deadline))
+    }
+
+    fn sleep(&mut self, deadline: Option<Instant>) -> Result<T, ReplyError> {
+        let answer = wait::sleep_until(deadline, None, |waker| match waker {
+            Some(waker) => self.poll_with(waker),
+            None => self.try_recv(),
+        });
+        answer.unwrap_or(Err(ReplyError::Deadline))
+    }
+
     #[inline]
     fn wait(&mut self, deadline: Option<Instant>) -> Result<T, ReplyError> {
-        poll_for(deadline, 0, false, || self.try_recv())
-            .or_else(|| {
-                wait::sleep_until(deadline, None, |waker| match waker {
-                    Some(waker) => self.poll_with(waker),
-                    None => self.try_recv(),
-                })
-            })
-            .unwrap_or(Err(ReplyError::Deadline))
+        match poll_for(deadline, 0, false, || self.try_recv()) {
+            Some(answer) => answer,
+            None => self.sleep(deadline),
+        }
     }
 
     /// Gives up waiting. If the answer came before, this is it; if not, the answering end gets its value back.
