@@ -1,10 +1,14 @@
 //! Many senders, one receiver.
 //!
-//! The algorithm is Dmitry Vyukov's bounded queue: every slot has a stamp that says whose turn it is, senders claim a
-//! slot by moving `tail` with a compare-and-swap, and nobody ever reads the other side's index on the fast path. As in
-//! crossbeam's `ArrayQueue` a position is a lap and an index, so that any capacity is exact, and as in its channel one
-//! bit of `tail` says that the ring is closed, so that closing and sending are ordered by one word: a message is either
-//! before the close, and will be received, or refused. With a single receiver `head` needs no compare-and-swap.
+//! The algorithm is Dmitry Vyukov's bounded queue: every slot has a stamp that says whose message it holds, and senders
+//! claim a slot by moving `tail` with a compare-and-swap. As in crossbeam's `ArrayQueue` a position is a lap and an
+//! index, so that any capacity is exact, and as in its channel one bit of `tail` says that the ring is closed, so that
+//! closing and sending are ordered by one word: a message is either before the close, and will be received, or refused.
+//!
+//! With a single receiver `head` needs no compare-and-swap, and it alone says what is free, so the receiver writes
+//! nothing into slots: senders look at it only when the copy that they keep beside `tail` says that the ring is full, as
+//! the ends of the ring for one sender do. A slot's lines go one way, and a sender waits for none of them before it
+//! writes.
 
 use std::{
     fmt,
@@ -20,27 +24,32 @@ use crate::{
     error::{CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
     poll::Pace,
-    prefetch,
+    prefetch::{self, AHEAD},
     sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell},
     wait::{self, Inlet, Outlet, Receiving, Refused, Sending, WaitSet},
 };
 
-/// How many slots ahead a sender fetches.
-const AHEAD: usize = 8;
-
 struct Slot<T> {
-    /// A position: `p` = free for the sender that claims `p`; `p + 1` = holds the message of `p`.
+    /// `p + 1`, where `p` is the position of the message that was last written here.
     stamp: AtomicUsize,
     message: UnsafeCell<MaybeUninit<T>>,
 }
 
 struct Ring<T> {
-    /// Position of the next send, and in bit `closed` whether the ring is closed. Moved by senders.
-    tail: CachePadded<AtomicUsize>,
+    /// What senders write.
+    claims: CachePadded<Claims>,
     /// Position of the next receive. Written by the receiver alone; others read it for a length.
     head: CachePadded<AtomicUsize>,
     /// Read by all, written rarely.
     shared: CachePadded<Shared<T>>,
+}
+
+struct Claims {
+    /// Position of the next send, and in bit `closed` whether the ring is closed.
+    tail: AtomicUsize,
+    /// The position that is not free, as some sender found: a lap behind a head that was. It may go back, when one that
+    /// looked early writes late.
+    limit: AtomicUsize,
 }
 
 struct Shared<T> {
@@ -58,8 +67,9 @@ struct Shared<T> {
     for_message: WaitSet,
 }
 
-// SAFETY: messages are moved from the thread that sends to the one that receives; a slot is touched only by the thread
-// whose turn its stamp says it is.
+// SAFETY: messages are moved from the thread that sends to the one that receives; a slot is written only by the sender
+// that claimed its position, which it can once the receiver has left the slot behind, and read only once its stamp says that
+// it was written.
 unsafe impl<T: Send> Send for Ring<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Ring<T> {}
@@ -68,7 +78,7 @@ impl<T> Ring<T> {
     fn new(capacity: usize) -> Self {
         let closed = (capacity + 1).next_power_of_two();
         Self {
-            tail: CachePadded::new(AtomicUsize::new(0)),
+            claims: CachePadded::new(Claims { tail: AtomicUsize::new(0), limit: AtomicUsize::new(closed << 1) }),
             head: CachePadded::new(AtomicUsize::new(0)),
             shared: CachePadded::new(Shared {
                 slots: (0..capacity)
@@ -116,15 +126,15 @@ impl<T> Ring<T> {
     fn is_empty(&self) -> bool {
         // The head first: it can only grow towards the tail.
         let head = self.head.load(Ordering::SeqCst);
-        self.tail.load(Ordering::SeqCst) & !self.shared.closed == head
+        self.claims.tail.load(Ordering::SeqCst) & !self.shared.closed == head
     }
 
     fn len(&self) -> usize {
         loop {
-            let tail = self.tail.load(Ordering::SeqCst);
+            let tail = self.claims.tail.load(Ordering::SeqCst);
             let head = self.head.load(Ordering::SeqCst);
             // Only a pair that was true at one moment has a distance.
-            if self.tail.load(Ordering::SeqCst) == tail {
+            if self.claims.tail.load(Ordering::SeqCst) == tail {
                 return self.distance(head, tail).min(self.capacity());
             }
         }
@@ -133,21 +143,22 @@ impl<T> Ring<T> {
     /// The position of the next message, which is then the caller's alone to fill.
     #[inline(always)]
     fn claim(&self) -> Result<usize, Refused> {
-        let mut tail = self.tail.load(Ordering::Relaxed);
+        let Claims { tail: next, limit } = &*self.claims;
+        let mut tail = next.load(Ordering::Relaxed);
         loop {
             if tail & self.shared.closed != 0 {
                 return Err(Refused::Closed);
             }
-            if self.slot(tail).stamp.load(Ordering::Acquire) == tail {
+            if is_before(tail, limit.load(Ordering::Acquire)) || self.has_room(tail) {
                 // Release: whoever sees the new tail sees the head that made room for it, and so computes a true length.
-                match self.tail.compare_exchange_weak(tail, self.after(tail), Ordering::Release, Ordering::Relaxed) {
+                match next.compare_exchange_weak(tail, self.after(tail), Ordering::Release, Ordering::Relaxed) {
                     Ok(_) => return Ok(tail),
                     Err(now) => tail = now,
                 }
             } else {
-                let now = self.tail.load(Ordering::Relaxed);
+                let now = next.load(Ordering::Relaxed);
                 if now == tail {
-                    // The slot still belongs to the lap before: its message was not received, or is being written.
+                    // The slot still belongs to the lap before: its message was not received.
                     return Err(Refused::Full);
                 }
                 tail = now;
@@ -155,32 +166,48 @@ impl<T> Ring<T> {
         }
     }
 
+    /// Asks the receiver how far it is. Acquire and release: who writes a slot must come after who read it, also if it
+    /// was another sender that asked.
+    fn has_room(&self, tail: usize) -> bool {
+        let limit = self.head.load(Ordering::Acquire).wrapping_add(self.shared.lap);
+        self.claims.limit.store(limit, Ordering::Release);
+        is_before(tail, limit)
+    }
+
     /// Sends from the position that `claim` gave.
     #[inline(always)]
     fn fill(&self, position: usize, message: T) {
         let slot = self.slot(position);
-        // SAFETY: the stamp said that the slot is free for this position, and moving `tail` gave it to us alone.
+        // SAFETY: the receiver is past the message that was in this slot, and moving `tail` gave it to us alone.
         slot.message.with_mut(|p| unsafe { p.cast::<T>().write(message) });
         slot.stamp.store(position + 1, Ordering::Release);
-        self.fetch_slot_after(position);
+        self.fetch_to_fill(position);
         fence::light();
         self.shared.for_message.wake();
     }
 
     /// Fetches a slot that will be filled soon: the receiver's core had it last.
     #[inline(always)]
-    fn fetch_slot_after(&self, position: usize) {
-        let index = self.index(position) + AHEAD;
-        // A large message takes so long to write that the lines come by themselves.
-        if size_of::<Slot<T>>() <= 128 && index < self.capacity() {
-            let slot = self.shared.slots.as_ptr().wrapping_add(index);
-            prefetch::to_write(slot);
-            prefetch::to_write(slot.cast::<u8>().wrapping_add(size_of::<Slot<T>>() - 1));
+    fn fetch_to_fill(&self, position: usize) {
+        let (ahead, slot) = self.ahead(position);
+        if is_before(ahead, self.claims.limit.load(Ordering::Relaxed)) {
+            prefetch::slot_to_write(slot);
         }
     }
 
+    /// The position some slots further, and where its slot is; nowhere in rings that are too small for it.
+    #[inline(always)]
+    fn ahead(&self, position: usize) -> (usize, *const Slot<T>) {
+        let (mut lap, mut index) = (position - self.index(position), self.index(position) + AHEAD);
+        if index >= self.capacity() {
+            lap = lap.wrapping_add(self.shared.lap);
+            index -= self.capacity();
+        }
+        (lap.wrapping_add(index), self.shared.slots.as_ptr().wrapping_add(index))
+    }
+
     fn close(&self) {
-        self.tail.fetch_or(self.shared.closed, Ordering::SeqCst);
+        self.claims.tail.fetch_or(self.shared.closed, Ordering::SeqCst);
         self.shared.closing.store(true, Ordering::Release);
         fence::light();
         self.shared.for_message.wake();
@@ -188,8 +215,14 @@ impl<T> Ring<T> {
     }
 
     fn is_closed(&self) -> bool {
-        self.tail.load(Ordering::Relaxed) & self.shared.closed != 0
+        self.claims.tail.load(Ordering::Relaxed) & self.shared.closed != 0
     }
+}
+
+/// Whether a position comes before another one; they are never half of all positions apart.
+#[inline(always)]
+fn is_before(position: usize, other: usize) -> bool {
+    other.wrapping_sub(position) as isize > 0
 }
 
 /// A ring for `capacity` messages from any number of senders to one receiver.
@@ -206,7 +239,7 @@ impl<T> Ring<T> {
 pub fn bounded<T: Send>(capacity: usize) -> Result<(Sender<T>, Receiver<T>), CapacityError> {
     CapacityError::check(capacity)?;
     let ring = Arc::new(Ring::new(capacity));
-    Ok((Sender { ring: ring.clone() }, Receiver { ring, head: 0, pace: Pace::default() }))
+    Ok((Sender { ring: ring.clone() }, Receiver { ring, head: 0, claimed: 0, pace: Pace::default() }))
 }
 
 /// The sending end of [`bounded`]. Clone it for every thread that sends; when the last one is dropped, the ring closes.
@@ -406,6 +439,8 @@ pub struct Receiver<T> {
     ring: Arc<Ring<T>>,
     /// The truth that `ring.head` mirrors.
     head: usize,
+    /// Where the senders were when we last looked.
+    claimed: usize,
     pace: Pace,
 }
 
@@ -420,12 +455,30 @@ impl<T> Receiver<T> {
     #[inline(always)]
     fn read<R>(&mut self, wrap: impl FnOnce(T) -> R) -> R {
         let slot = self.ring.slot(self.head);
-        // SAFETY: the stamp says that the slot holds the message of our position, and there is one receiver.
+        // SAFETY: the stamp says that the slot holds the message of our position, and there is one receiver, which has not
+        // told anybody yet that it is past it.
         let message = slot.message.with_mut(|p| wrap(unsafe { p.cast::<T>().read() }));
-        slot.stamp.store(self.head.wrapping_add(self.ring.shared.lap), Ordering::Release);
         self.head = self.ring.after(self.head);
         self.ring.head.store(self.head, Ordering::Release);
+        self.pace.received();
+        self.fetch_to_read();
         message
+    }
+
+    /// Fetches a slot that will be read soon, if it is likely to be filled: a line that a sender still writes would only
+    /// have to go back.
+    #[inline(always)]
+    fn fetch_to_read(&mut self) {
+        // Small ones come by themselves: they are many to a line, and lines are read in order.
+        if size_of::<Slot<T>>() <= 64 {
+            return;
+        }
+        let (ahead, slot) = self.ring.ahead(self.head);
+        if is_before(ahead, self.claimed) {
+            prefetch::slot_to_read(slot);
+        } else if self.pace.is_time_to_look() {
+            self.claimed = self.ring.claims.tail.load(Ordering::Relaxed) & !self.ring.shared.closed;
+        }
     }
 
     /// Wakes senders that sleep, once there is room for many.
@@ -440,7 +493,7 @@ impl<T> Receiver<T> {
     /// Out of the way, and sure not to unwind.
     #[cold]
     extern "C" fn wake_senders(ring: &Ring<T>, head: usize, received: usize) {
-        let waiting = ring.distance(head, ring.tail.load(Ordering::Relaxed));
+        let waiting = ring.distance(head, ring.claims.tail.load(Ordering::Relaxed));
         ring.shared.for_room.wake_for_room(waiting, ring.capacity(), received);
     }
 }
@@ -607,7 +660,7 @@ impl<T: Send> Outlet for &mut Receiver<T> {
         }
         let ring = &*self.ring;
         if ring.shared.closing.load(Ordering::Acquire)
-            && ring.tail.load(Ordering::Acquire) == self.head | ring.shared.closed
+            && ring.claims.tail.load(Ordering::Acquire) == self.head | ring.shared.closed
         {
             // Closed, and every message that was claimed before has been received.
             Err(TryRecvError::Closed)
@@ -620,7 +673,6 @@ impl<T: Send> Outlet for &mut Receiver<T> {
     fn take<R>(&mut self, wrap: impl FnOnce(T) -> R) -> R {
         let message = self.read(wrap);
         self.made_room(1);
-        self.pace.received();
         message
     }
 
@@ -637,7 +689,7 @@ impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         self.ring.close();
         // A sender that claimed its slot before the close is still writing; its message is ours to drop.
-        let end = self.ring.tail.load(Ordering::Acquire) & !self.ring.shared.closed;
+        let end = self.ring.claims.tail.load(Ordering::Acquire) & !self.ring.shared.closed;
         drop_all(|| {
             while self.head != end {
                 if self.has_next() {

@@ -245,6 +245,8 @@ pub(crate) const HEAD_START: u32 = 64;
 const CREDIT: u8 = 8;
 /// Fewer than this in one go are no stream.
 const BATCH: u32 = 8;
+/// So many in one go are a stream that will go on for a while.
+const LOOK_EVERY: u32 = 16;
 /// One in so many waits is a try: rare enough not to show in a 99th percentile.
 const TRY_EVERY: u32 = 256;
 
@@ -252,6 +254,12 @@ impl Pace {
     #[inline(always)]
     pub(crate) fn received(&mut self) {
         self.run = self.run.wrapping_add(1);
+    }
+
+    /// Whether so many came in one go that the senders' index is worth a look; one in so many messages is.
+    #[inline(always)]
+    pub(crate) fn is_time_to_look(&self) -> bool {
+        self.run % LOOK_EVERY == LOOK_EVERY - 1
     }
 
     /// The ring is empty: leaves a busy sender alone for a while, for those who poll by themselves.

@@ -24,6 +24,7 @@ use crate::{
     error::{CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
     poll::Pace,
+    prefetch::{self, AHEAD},
     sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, UnsafeCell, lock},
     wait::{self, Inlet, Outlet, Receiving, Refused, Sending, WaitSet},
 };
@@ -172,6 +173,10 @@ impl<T: Send> Sender<T> {
         ring.slot(self.tail).with_mut(|p| unsafe { p.cast::<T>().write(message) });
         self.tail = self.tail.wrapping_add(1);
         ring.tail.store(self.tail, Ordering::Release);
+        let ahead = self.tail.wrapping_add(AHEAD);
+        if ahead.wrapping_sub(self.head) < ring.shared.capacity {
+            prefetch::slot_to_write(ring.slot(ahead)); // the receiver's core had it last
+        }
         fence::light();
         ring.shared.for_message.wake();
         if ring.shared.closed.load(Ordering::Relaxed) {
@@ -390,6 +395,9 @@ impl<T> Receiver<T> {
         // SAFETY: `has_next` saw that the message was published, and only we read.
         let message = self.ring.slot(self.head).with_mut(|p| wrap(unsafe { p.cast::<T>().read() }));
         self.head = self.head.wrapping_add(1);
+        if self.tail.wrapping_sub(self.head) > AHEAD {
+            prefetch::slot_to_read(self.ring.slot(self.head.wrapping_add(AHEAD)));
+        }
         message
     }
 

@@ -390,6 +390,17 @@ both_rings! {
     }
 
     #[test]
+    fn messages_of_several_lines_arrive_whole_at_any_capacity() {
+        const MESSAGES: usize = 5000;
+        for capacity in [1, 2, 7, 8, 9, 17, 100] {
+            let (mut tx, mut rx) = bounded(capacity).unwrap();
+            let sender = thread::spawn(move || (0..MESSAGES).all(|i| tx.send([i; 21]).is_ok()));
+            (0..MESSAGES).for_each(|i| assert_eq!(rx.recv(), Ok([i; 21])));
+            assert!(sender.join().unwrap());
+        }
+    }
+
+    #[test]
     fn the_length_never_exceeds_the_capacity() {
         const MESSAGES: usize = 20_000;
         let (mut tx, mut rx) = bounded(3).unwrap();
