@@ -138,11 +138,19 @@ impl<'a> Bindings<'a> {
     /// Locks every bound buffer, always in the same order, with the bytes that are going to be read defined.
     fn lock(body: &'a LaunchBody) -> Result<Self> {
         let (slices, declared) = (body.bindings(), body.kernel().spec().bindings());
-        let mut order: ArrayVec<usize, MAX_BINDINGS> = (0..slices.len()).collect();
-        order.sort_unstable_by_key(|&i| slices[i].buffer().lock_order());
+        let mut order = [0; MAX_BINDINGS];
+        for i in 0..slices.len() {
+            let place = |i: usize| slices[i].buffer().lock_order();
+            let mut at = i;
+            while at > 0 && place(order[at - 1]) > place(i) {
+                order[at] = order[at - 1];
+                at -= 1;
+            }
+            order[at] = i;
+        }
         let mut this = Self { bound: [None; MAX_BINDINGS], finished: false, _locks: ArrayVec::new() };
         // All bindings of one buffer together; if there are several, all of them read.
-        for same in order.chunk_by(|&i, &j| slices[i].buffer().same_as(slices[j].buffer())) {
+        for same in order[..slices.len()].chunk_by(|&i, &j| slices[i].buffer().same_as(slices[j].buffer())) {
             let access = declared[same[0]].access;
             let overwrites = access == Access::Overwrite && covers(body, same[0]);
             let (lock, base) = lock_one(slices[same[0]].buffer(), same, body, access, overwrites)?;
@@ -163,10 +171,12 @@ impl<'a> Bindings<'a> {
 /// Whether the groups' pieces are all of a binding.
 fn covers(body: &LaunchBody, i: usize) -> bool {
     let spec = body.kernel().spec();
+    if matches!(spec.cpu_code(), Some(CpuKernel::Whole(_))) {
+        return true;
+    }
     let binding = &spec.bindings()[i];
     let pieces = (piece(binding, body.block()) as u64).saturating_mul(body.grid().volume());
-    let bytes = pieces.saturating_mul(binding.element as u64);
-    matches!(spec.cpu_code(), Some(CpuKernel::Whole(_))) || bytes >= body.bindings()[i].len() as u64
+    pieces.saturating_mul(binding.element as u64) >= body.bindings()[i].len() as u64
 }
 
 /// Locks one buffer; says where its bytes begin.

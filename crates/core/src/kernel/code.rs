@@ -281,6 +281,7 @@ arguments!(Launched);
 
 impl<'a> Launched<'a> {
     /// For backends: a launch over all of its arguments.
+    #[inline]
     pub fn new(launch: &'a LaunchBody, arguments: Arguments<'a>, threads: &'a dyn Threads) -> Self {
         Self { grid: launch.grid(), block: launch.block(), params: launch.params(), arguments, threads }
     }
