@@ -61,13 +61,18 @@ pub(super) struct Params {
 #[derive(Default)]
 pub(crate) struct Host {
     kept: Arc<Kept>,
-    kernels: [OnceLock<Kernel>; 4],
+    kernels: [OnceLock<Kernel>; 2 * KINDS],
 }
 
 const COMPLEX: usize = 0;
 const IN_PLACE: usize = 1;
 const REAL: usize = 2;
 const REAL_INVERSE: usize = 3;
+const KINDS: usize = 4;
+/// Each again for so few elements that it is brief: what is known to be brief runs on the caller's thread, and that is
+/// known of a kernel, not of a launch.
+const BRIEF: usize = KINDS;
+const FEW: usize = 16 * 1024;
 
 impl Host {
     /// How many plans were made so far.
@@ -78,6 +83,7 @@ impl Host {
 
     fn spec(&self, number: usize) -> KernelSpec {
         let kept = self.kept.clone();
+        let (number, brief) = (number % BRIEF, if number < BRIEF { "" } else { "_brief" });
         let (name, spec): (_, fn(KernelSpec) -> KernelSpec) = match number {
             COMPLEX => ("fft", |s| s.binding::<f32>("x", Access::Read).binding::<f32>("out", Access::Overwrite)),
             IN_PLACE => ("fft_in_place", |s| s.binding::<f32>("x", Access::ReadWrite)),
@@ -90,7 +96,7 @@ impl Host {
             REAL => real(launch, &kept),
             _ => real_inverse(launch, &kept),
         });
-        spec(KernelSpec::new(name).params::<Params>()).cpu(code)
+        spec(KernelSpec::new(format!("{name}{brief}")).params::<Params>()).cpu(code)
     }
 
     /// Whether planes of so many lines of length `n` are transformed along both of their axes at once, which goes through
@@ -118,6 +124,7 @@ impl Host {
             Kind::Real => REAL,
             Kind::RealInverse => REAL_INVERSE,
         };
+        let number = if step.n * step.lines.count <= FEW { number + BRIEF } else { number };
         let kernel = match self.kernels[number].get() {
             Some(kernel) => kernel,
             None => {

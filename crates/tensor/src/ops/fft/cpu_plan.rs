@@ -24,7 +24,7 @@ const SHORT: std::ops::RangeInclusive<usize> = 32..=256;
 /// longer ones as matrices, from here on,
 const MATRIX: usize = 512;
 /// or from here on if they are powers of two,
-const MATRIX_OF_TWOS: usize = 4096;
+const MATRIX_OF_TWOS: usize = 1024;
 /// and columns across lanes up to here: all of them are in the second cache.
 const COLUMN: usize = 8192;
 

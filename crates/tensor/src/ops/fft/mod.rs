@@ -205,7 +205,7 @@ fn along(op: &'static str, x: Tensor, axis: usize, kind: Kind, n: usize, scale: 
 }
 
 /// Checks the element type and the axes, which are transformed in the order they are named.
-fn checked(op: &'static str, x: &Tensor, kind: Kind, axes: &[isize]) -> Result<Vec<usize>> {
+fn checked(op: &'static str, x: &Tensor, kind: Kind, axes: &[isize]) -> Result<Shape> {
     if x.dtype() != kind.takes() {
         let takes = match kind {
             Kind::Forward | Kind::Inverse => "complex (`rfft` takes f32)",
@@ -216,7 +216,7 @@ fn checked(op: &'static str, x: &Tensor, kind: Kind, axes: &[isize]) -> Result<V
     }
     let shape = x.shaped();
     shape.axes(op, axes)?;
-    let axes: Vec<usize> = axes.iter().map(|&axis| shape.axis(op, axis)).collect::<Result<_>>()?;
+    let axes: Shape = axes.iter().map(|&axis| shape.axis(op, axis)).collect::<Result<_>>()?;
     match axes.iter().find(|&&axis| shape[axis] == 0) {
         Some(&axis) => Err(Error::Axis { op, axis: axis as isize, shape: shape.into(), why: "has length zero" }),
         None => Ok(axes),
