@@ -13,6 +13,9 @@ use super::{
 use crate::ops::Walk;
 use crate::simd::arch;
 
+/// Elements of a block whose result goes past the caches: more would be asked for at a time than can be under way.
+const STREAMED_BLOCK: usize = 256;
+
 /// What an operation does with one element of each of its operands.
 pub(crate) trait Map<const N: usize>: 'static {
     /// What operands are stored as.
@@ -72,8 +75,9 @@ impl<M: Map<N>, const N: usize> WithSimd for Piece<'_, M, N> {
         }
         let mut rooms = [[M::In::zeroed(); BLOCK]; N];
         let mut result = [M::Out::zeroed(); BLOCK];
-        for (n, out) in self.out.chunks_mut(BLOCK).enumerate() {
-            let (start, len) = (self.start + n * BLOCK, out.len());
+        let block_of = if self.streamed { STREAMED_BLOCK } else { BLOCK };
+        for (n, out) in self.out.chunks_mut(block_of).enumerate() {
+            let (start, len) = (self.start + n * block_of, out.len());
             let mut source = self.sources.iter();
             let blocks = rooms.each_mut().map(|room| match source.next() {
                 Some(source) => source.block(start, &mut room[..len]),
@@ -83,11 +87,11 @@ impl<M: Map<N>, const N: usize> WithSimd for Piece<'_, M, N> {
                 // Stores past the caches keep the processor from running ahead to the next page by itself.
                 for source in self.sources {
                     if let Source::Packed(elements) = source {
-                        prefetch(elements.get(start + BLOCK..start + 2 * BLOCK).unwrap_or_default());
+                        prefetch(elements.get(start + len..start + 2 * len).unwrap_or_default());
                     }
                 }
                 block::<M, N>(blocks, &mut result[..len]);
-                store(out, &result[..len]);
+                store(out, &result[..len], size_of::<S::f32s>());
             } else {
                 block::<M, N>(blocks, out);
             }

@@ -8,19 +8,25 @@ use bytemuck::Pod;
 /// Bytes from which on an output is written past the caches.
 pub(crate) const STREAMED_FROM: usize = 8 << 20;
 
-/// Copies `from`, past the caches where the processor can.
-#[inline]
-pub(crate) fn store<T: Pod>(to: &mut [T], from: &[T]) {
+/// Copies `from`, past the caches where the processor can, in registers of so many bytes.
+#[inline(always)]
+pub(crate) fn store<T: Pod>(to: &mut [T], from: &[T], register: usize) {
     let (to, from): (&mut [u8], &[u8]) = (bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from));
     assert_eq!(to.len(), from.len());
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
+        assert!(register != 64 || std::arch::is_x86_feature_detected!("avx512f"), "no such registers");
         let head = to.as_ptr().align_offset(64).min(to.len());
         let lines = (to.len() - head) / 64;
         to[..head].copy_from_slice(&from[..head]);
         let (target, source) = (to[head..].as_mut_ptr(), from[head..].as_ptr());
         for line in 0..lines {
+            if register == 64 {
+                // SAFETY: `line * 64 + 64` is inside of both, `target` is aligned to 64, and the processor has the registers.
+                unsafe { store_line(target.add(line * 64), source.add(line * 64)) };
+                continue;
+            }
             for part in 0..4 {
                 let at = line * 64 + part * 16;
                 // SAFETY: `at + 16` is at most `lines * 64`, which is inside of both; `target` is aligned to 64, so
@@ -32,7 +38,23 @@ pub(crate) fn store<T: Pod>(to: &mut [T], from: &[T]) {
         to[done..].copy_from_slice(&from[done..]);
     }
     #[cfg(not(target_arch = "x86_64"))]
-    to.copy_from_slice(from);
+    {
+        let _ = register;
+        to.copy_from_slice(from);
+    }
+}
+
+/// Copies a cache line in one register: a line that is written at once is never written in parts.
+///
+/// # Safety
+/// 64 bytes can be read and, aligned, be written.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn store_line(to: *mut u8, from: *const u8) {
+    use std::arch::x86_64::{_mm512_loadu_si512, _mm512_stream_si512};
+    // SAFETY: by contract.
+    unsafe { _mm512_stream_si512(to.cast(), _mm512_loadu_si512(from.cast())) };
 }
 
 /// Makes streamed stores visible to other threads before whatever comes next.
@@ -57,12 +79,20 @@ pub(crate) fn prefetch<T>(x: &[T]) {
 /// Asks for as much as a slice has, so many bytes behind it, whatever is there.
 #[inline(always)]
 pub(crate) fn prefetch_behind<T>(x: &[T], bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
     for line in (0..size_of_val(x)).step_by(64) {
+        prefetch_at(x.as_ptr().wrapping_byte_add(bytes + line));
+    }
+}
+
+/// Asks for a cache line, whatever is there.
+#[inline(always)]
+pub(crate) fn prefetch_at<T>(place: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: belongs to every x86-64 processor, and reads nothing: any address will do.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().wrapping_byte_add(bytes + line).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (x, bytes);
+    let _ = place;
 }

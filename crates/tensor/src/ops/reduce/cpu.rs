@@ -17,6 +17,8 @@ use crate::{simd::arch,
 
 /// Elements that are folded side by side: four of the widest registers.
 const LANES: usize = 64;
+/// Rows of them that are folded at a time.
+const ROWS: usize = 4;
 /// Columns that are folded side by side when the folded axis is not the last.
 const COLUMNS: usize = 512;
 /// Elements per lane before lanes are taken into the accumulator, which is more precise.
@@ -94,15 +96,20 @@ folds! {
 pub(crate) fn fold<F: Fold>(x: &[F::X], mut acc: F::Acc) -> F::Acc {
     for block in x.chunks(LANES * DEPTH) {
         let mut lanes = [F::LANE; LANES];
-        let mut rows = block.chunks_exact(LANES);
-        for row in &mut rows {
-            prefetch_behind(row, AHEAD);
+        // Several rows at a time: what a lane waits for goes through memory, and only once for all of them.
+        let mut fours = block.chunks_exact(ROWS * LANES);
+        for rows in &mut fours {
+            prefetch_behind(rows, AHEAD);
+            for (i, lane) in lanes.iter_mut().enumerate() {
+                for row in 0..ROWS {
+                    *lane = F::step(*lane, rows[row * LANES + i]);
+                }
+            }
+        }
+        for row in fours.remainder().chunks(LANES) {
             for (lane, &x) in lanes.iter_mut().zip(row) {
                 *lane = F::step(*lane, x);
             }
-        }
-        for (lane, &x) in lanes.iter_mut().zip(rows.remainder()) {
-            *lane = F::step(*lane, x);
         }
         let mut half = LANES / 2;
         while half > 0 {
