@@ -79,7 +79,7 @@ fn of(arch: Arch) -> Simd {
 }
 
 /// The instructions of a level, if the processor has them.
-fn arch_of(level: Simd) -> Option<Arch> {
+pub(crate) fn arch_of(level: Simd) -> Option<Arch> {
     match level {
         Simd::Scalar => Some(Arch::Scalar),
         #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,11 @@
 use gemm::{Parallelism, gemm};
 use millrace_core::{CpuKernel, Launched};
 
-use super::Params;
-use crate::cpu::{Target, worth_threads};
+use super::{Params, small::Small};
+use crate::{
+    cpu::{Target, worth_threads},
+    simd::arch,
+};
 
 /// Nanoseconds per multiplication and addition on one thread, roughly,
 const COST: f64 = 0.02;
@@ -12,6 +15,13 @@ const TOUCHED: f64 = 0.04;
 const UNIT: usize = 64;
 /// Rows or columns from which on a slab is large: packing the other factor once more is nothing beside it.
 const LARGE: usize = 128;
+
+/// A product is done without arranging its factors first if it has at most so many multiplications,
+const SMALL: usize = 1 << 21;
+/// as many for each element of the result, and columns, at least,
+const DEEP: usize = 8;
+/// and at most so many elements of the right factor, which is gone through in narrow strips.
+const NEAR: usize = 1 << 16;
 
 /// A matrix multiplication that replaces the output, or that adds to it.
 pub(crate) fn kernel(adds: bool) -> CpuKernel {
@@ -27,9 +37,11 @@ fn run(launch: &mut Launched<'_>, adds: bool) {
     let threads = launch.threads();
     let work = (m * n * k) as f64 * COST + (m * k + k * n + m * n) as f64 * TOUCHED;
     let parallel = worth_threads(threads, work * batch as f64);
-    let (by_rows, side) = (m >= n, m.max(n));
-    // Matrices are enough of them, or their longer side is cut into slabs: two for each thread if they stay large, so
-    // that a thread that was held up does not hold up all.
+    // Matrices are enough of them, or they are cut into slabs: two for each thread if they stay large, so that a thread
+    // that was held up does not hold up all. By columns where there are enough and factors are worth arranging: the left
+    // one once more costs less than the right one.
+    let by_rows = m >= n && (k < UNIT || n < threads.count() * LARGE);
+    let side = if by_rows { m } else { n };
     let slabs = match threads.count() {
         count if params.slabs > 0 => params.slabs as usize * count,
         count if !parallel || batch >= 2 * count => 1,
@@ -39,6 +51,9 @@ fn run(launch: &mut Launched<'_>, adds: bool) {
     let slab = side.div_ceil(slabs).next_multiple_of(UNIT);
     let slabs = side.div_ceil(slab);
     let target = Target::new(out);
+    // A single row goes through the other factor once, so that arranging it never pays.
+    let small = !adds && params.b_column == 1 && n >= DEEP && (m == 1 || m * n * k <= SMALL && k >= DEEP && k * n <= NEAR);
+    let arch = arch();
     let task = |task: u64| {
         let (matrix, start) = (task as usize / slabs, task as usize % slabs * slab);
         let size = slab.min(side - start);
@@ -52,13 +67,17 @@ fn run(launch: &mut Launched<'_>, adds: bool) {
         assert!((m_here - 1) * a_row + (k - 1) * a_column < a.len(), "a is inside its buffer");
         assert!((k - 1) * b_row + (n_here - 1) * b_column < b.len(), "b is inside its buffer");
         let first = (matrix * m + rows.start) * n + columns.start;
-        let (a_row, a_column, b_row, b_column) =
-            (a_row as isize, a_column as isize, b_row as isize, b_column as isize);
         // SAFETY: strides are not negative, and the assertions put the last element of each factor inside its slice; both
         // are only read. `first` and all rows and columns from there are inside matrix `matrix` of the output, which has
         // `batch` of them; tasks have disjoint rows or columns, or matrices.
         unsafe {
             let to = target.start().add(first);
+            if small {
+                let (m, n, out_row, a, b) = (m_here, n_here, n, a.as_ptr(), b.as_ptr());
+                return Small { m, n, k, a, a_row, a_column, b, b_row, out: to, out_row }.multiply(arch);
+            }
+            let (a_row, a_column, b_row, b_column) =
+                (a_row as isize, a_column as isize, b_row as isize, b_column as isize);
             #[rustfmt::skip]
             gemm(
                 m_here, n_here, k,

@@ -1,6 +1,7 @@
 //! Products of matrices, of batches of them, and of vectors.
 
 mod cpu;
+mod small;
 
 use bytemuck::{Pod, Zeroable};
 use millrace_core::{Access, Dim3, KernelSpec, Spread};
@@ -8,7 +9,7 @@ use millrace_core::{Access, Dim3, KernelSpec, Spread};
 use super::{BLOCK, Family, grid, together, wgsl};
 use crate::{check::Call, 
     DType, Error, Result, Tensor,
-    layout::{Layout, MAX_RANK, Shape, WALKED, merge},
+    layout::{Layout, MAX_RANK, Shape, Strides, WALKED, merge},
     tune::Op,
 };
 
@@ -50,22 +51,30 @@ const TWO_SLABS: usize = 3;
 const FIRST: usize = 0;
 const FURTHER: usize = 1;
 const PACKED: usize = 2;
-pub(crate) const KERNELS: usize = 3;
+/// For a CPU: what is known to be brief runs on the caller's thread, and that is known of a kernel, not of a launch.
+const BRIEF: usize = 3;
+pub(crate) const KERNELS: usize = 4;
+/// Multiplications of a product that is brief.
+const FEW: usize = 1 << 22;
 
 pub(crate) fn spec(number: usize) -> KernelSpec {
     let (name, access, source) = match number {
-        FIRST => ("matmul", Access::Overwrite, one_by_one("sums[i]")),
-        FURTHER => ("matmul_further", Access::ReadWrite, one_by_one("out[at + i] + sums[i]")),
-        _ => ("matmul_packed", Access::Overwrite, packed()),
+        FIRST => ("matmul", Access::Overwrite, Some(one_by_one("sums[i]"))),
+        FURTHER => ("matmul_further", Access::ReadWrite, Some(one_by_one("out[at + i] + sums[i]"))),
+        PACKED => ("matmul_packed", Access::Overwrite, Some(packed())),
+        _ => ("matmul_brief", Access::Overwrite, None),
     };
-    KernelSpec::new(name)
+    let spec = KernelSpec::new(name)
         .params::<Params>()
         .block(BLOCK)
         .binding::<f32>("a", Access::Read)
         .binding::<f32>("b", Access::Read)
         .binding::<f32>("out", access)
-        .cpu(cpu::kernel(number == FURTHER))
-        .wgsl(source)
+        .cpu(cpu::kernel(number == FURTHER));
+    match source {
+        Some(source) => spec.wgsl(source),
+        None => spec,
+    }
 }
 
 fn one_by_one(value: &str) -> String {
@@ -133,21 +142,47 @@ fn usable(x: &Tensor) -> Result<Tensor> {
     if is_usable(x) { Ok(x.clone()) } else { super::copy::copy(x) }
 }
 
-/// The matrices' axes and the batch's.
-fn split(layout: &Layout) -> ([usize; 2], [isize; 2], Layout) {
+/// The matrices' axes.
+fn matrix(layout: &Layout) -> ([usize; 2], [isize; 2]) {
     let last = layout.shape.len() - 2;
-    let batch = layout.without(0b11 << last);
-    ([layout.shape[last], layout.shape[last + 1]], [layout.strides[last], layout.strides[last + 1]], batch)
+    ([layout.shape[last], layout.shape[last + 1]], [layout.strides[last], layout.strides[last + 1]])
+}
+
+/// The others.
+fn batch(layout: &Layout) -> Layout {
+    layout.without(0b11 << (layout.shape.len() - 2))
+}
+
+/// The matrices of a product, and where those of its factors are.
+struct Batch {
+    shape: Shape,
+    rank: usize,
+    dims: [usize; MAX_RANK],
+    strides: [Strides; 2],
+}
+
+impl Batch {
+    fn new(op: &'static str, a: &Layout, b: &Layout) -> Result<Self> {
+        if a.shape.len() == 2 && b.shape.len() == 2 {
+            return Ok(Self { shape: Shape::SCALAR, rank: 1, dims: [1; MAX_RANK], strides: [[0; MAX_RANK]; 2] });
+        }
+        let (a, b) = (batch(a), batch(b));
+        let shape = Shape::broadcast(op, &a.shape, &b.shape)?;
+        let (a, b) = (a.expand(op, &shape)?, b.expand(op, &shape)?);
+        let (rank, dims, strides) = merge(&shape, [&a.strides, &b.strides]);
+        Ok(Self { shape, rank, dims, strides })
+    }
 }
 
 fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor> {
     let (op, tensors) = ("matmul", a.tensors());
-    let ([m, k], [a_row, a_column], a_batch) = split(a.layout());
-    let ([depth, n], [b_row, b_column], b_batch) = split(b.layout());
+    let ([m, k], [a_row, a_column]) = matrix(a.layout());
+    let ([depth, n], [b_row, b_column]) = matrix(b.layout());
     if k != depth {
         return Err(mismatch());
     }
-    let batch = Shape::broadcast(op, &a_batch.shape, &b_batch.shape).map_err(|_| mismatch())?;
+    let Batch { shape: batch, rank, dims: batch_dims, strides: [a_strides, b_strides] } =
+        Batch::new(op, a.layout(), b.layout()).map_err(|_| mismatch())?;
     let mut dims = [0; MAX_RANK];
     dims[..batch.len()].copy_from_slice(&batch);
     dims[batch.len()..batch.len() + 2].copy_from_slice(&[m, n]);
@@ -157,9 +192,7 @@ fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor
     };
     let out = tensors.output(DType::F32, shape)?;
     let Some(target) = out.buffer() else { return Ok(out) };
-    let (a_batch, b_batch) = (a_batch.expand(op, &batch)?, b_batch.expand(op, &batch)?);
-    let (rank, dims, [a_strides, b_strides]) = merge(&batch, [&a_batch.strides, &b_batch.strides]);
-    let strides = |strides: [isize; MAX_RANK]| std::array::from_fn(|axis| strides[axis] as i32);
+    let strides = |strides: Strides| std::array::from_fn(|axis| strides[axis] as i32);
     let mut params = Params {
         m: m as u32,
         n: n as u32,
@@ -173,7 +206,7 @@ fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor
         b_column: b_column as i32,
         rank: rank as u32,
         first: 0,
-        shape: std::array::from_fn(|axis| dims[axis] as u32),
+        shape: std::array::from_fn(|axis| batch_dims[axis] as u32),
         a_strides: strides(a_strides),
         b_strides: strides(b_strides),
         slabs: 0,
@@ -199,7 +232,11 @@ fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor
             params.first = first as u32;
             let matrices = (batch.elements() - first).min(most);
             // The first part of the common axis writes all of its matrices; only a part of a batch must not touch others.
-            let kernel = if start == 0 && matrices == batch.elements() { FIRST } else { FURTHER };
+            let kernel = match start == 0 && matrices == batch.elements() {
+                true if !tensors.is_bounded() && m * n * k * matrices <= FEW => BRIEF,
+                true => FIRST,
+                false => FURTHER,
+            };
             let launch = tensors.kernel(Family::Matmul, kernel)?.launch().bind(left).bind(right).bind(target);
             let geometry = Dim3 { z: matrices.min(BATCH) as u32, ..flat };
             let spread = match way {
