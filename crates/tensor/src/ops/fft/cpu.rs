@@ -328,15 +328,18 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
         let (from, to) = (&from, &to); // all of it, not the pointers alone
         kept.with_scratch(rows + needed, |scratch| {
             let (rows, scratch) = scratch.split_at_mut(rows);
+            // Lines that lie one behind the other on both sides are one stretch: short ones are over before a call is.
+            let behind = from_step == 1 && to_step == 1 && [block.from_line, block.to_line] == [n as isize; 2];
+            let (len, stretches) = if behind { (block.lines * n, 1) } else { (n, block.lines) };
             // SAFETY: `check` has found every line inside its buffer. A line of the input that is read in place is
             // written by nobody, and an output line is this task's alone.
             let line_of = |line: usize| unsafe {
                 let start = from.0.offset(block.from + line as isize * block.from_line);
-                std::slice::from_raw_parts(start.cast_const(), n)
+                std::slice::from_raw_parts(start.cast_const(), len)
             };
             // SAFETY: as above.
             let line_to = |line: usize| unsafe {
-                std::slice::from_raw_parts_mut(to.0.offset(block.to + line as isize * block.to_line), n)
+                std::slice::from_raw_parts_mut(to.0.offset(block.to + line as isize * block.to_line), len)
             };
             if from_step != 1 {
                 // SAFETY: as above.
@@ -345,7 +348,7 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
                     gather(start, block.from_line, from_step, block.lines, n, rows, pitch);
                 }
             }
-            for line in 0..block.lines {
+            for line in 0..stretches {
                 let mut row = rows.get_mut(line * pitch..line * pitch + n);
                 match (&mut row, from_step == 1, to_step == 1) {
                     (_, true, true) if in_place => plan.process_with_scratch(line_to(line), scratch),
