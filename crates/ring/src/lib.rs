@@ -19,10 +19,12 @@
 //! Every algorithm has a file of its own, which names its origin, and a loom model in `tests/loom`.
 
 mod bell;
+mod bias;
 mod crew;
 mod drops;
 mod error;
 mod fence;
+mod kept;
 mod lock;
 pub mod mpsc;
 mod poll;
@@ -35,10 +37,12 @@ mod ticks;
 mod wait;
 
 pub use bell::{Bell, Seat, prefetch_to_write, sleep_until};
+pub use bias::{Bias, Inside};
 pub use crew::Crew;
 pub use error::{
     CapacityError, MAX_CAPACITY, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError,
 };
+pub use kept::{Keep, Kept, put_behind};
 pub use lock::{BriefGuard, BriefLock};
 pub use poll::poll_while_worthwhile;
 pub use slab::{Loan, MAX_OUT, Recycle, Slab};

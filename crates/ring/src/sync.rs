@@ -50,14 +50,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     }
 }
 
+#[cfg(not(loom))]
+std::thread_local!(static ME: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
+#[cfg(loom)]
+loom::thread_local!(static ME: std::cell::Cell<u64> = std::cell::Cell::new(0));
+
 /// A number for the calling thread that no other thread ever has, not even after its end. Never zero.
 #[inline(always)]
 pub(crate) fn me() -> u64 {
-    #[cfg(not(loom))]
-    std::thread_local!(static ME: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
-    #[cfg(loom)]
-    loom::thread_local!(static ME: std::cell::Cell<u64> = std::cell::Cell::new(0));
-
     #[cold]
     fn number() -> u64 {
         static LAST: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -71,4 +71,10 @@ pub(crate) fn me() -> u64 {
         }
         me => me,
     })
+}
+
+/// [`me`], or zero if nobody has asked for it yet.
+#[inline(always)]
+pub(crate) fn me_if_numbered() -> u64 {
+    ME.with(std::cell::Cell::get)
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use millrace_ring::{
-    RecvDeadlineError, TryRecvError, TrySendError, mpsc,
+    BriefLock, RecvDeadlineError, TryRecvError, TrySendError, mpsc,
     reply::{ReplyPool, ReplySender},
     spsc,
 };
@@ -145,4 +145,37 @@ fn a_million_requests_get_the_answer_that_belongs_to_them() {
         drop(tx);
     });
     assert_eq!(replies.in_use(), 0);
+}
+
+#[test]
+fn a_lock_whose_owner_changes_its_mind_a_thousand_times_lets_one_in_at_a_time() {
+    const ROUNDS: u64 = if cfg!(miri) { 2 } else { 1000 };
+    let lock = BriefLock::new((0u64, 0u64));
+    let add = || {
+        let mut pair = lock.lock();
+        pair.0 += 1;
+        pair.1 += 1;
+        assert_eq!(pair.0, pair.1);
+    };
+    thread::scope(|s| {
+        // One that takes it long enough in a row to own it, again and again, and two that end that.
+        s.spawn(|| {
+            for round in 0..ROUNDS {
+                (0..3000).for_each(|_| add());
+                if round % 8 == 0 {
+                    thread::sleep(Duration::from_micros(50));
+                }
+            }
+        });
+        for pause in [30, 170] {
+            s.spawn(move || {
+                for round in 0..ROUNDS {
+                    (0..round % 5).for_each(|_| add());
+                    thread::sleep(Duration::from_micros(pause));
+                }
+            });
+        }
+    });
+    let some: u64 = (0..ROUNDS).map(|round| round % 5).sum();
+    assert_eq!(*lock.lock(), (3000 * ROUNDS + 2 * some, 3000 * ROUNDS + 2 * some));
 }

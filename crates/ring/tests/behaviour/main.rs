@@ -525,3 +525,16 @@ struct Shared;
 impl Recycle for Shared {
     fn recycle(&mut self) {}
 }
+
+#[test]
+fn who_holds_a_lock_cannot_pass_it() {
+    let lock = millrace_ring::BriefLock::new(0);
+    let mut passed = 0;
+    for _ in 0..2000 {
+        let guard = lock.lock();
+        passed += usize::from(lock.pass().is_some());
+        drop(guard);
+    }
+    assert_eq!(passed, 0);
+    assert!(lock.pass().is_some(), "who does not hold it can");
+}

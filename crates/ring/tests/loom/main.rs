@@ -360,4 +360,70 @@ mod lock {
             assert_eq!(lock.lock().with(|n| unsafe { *n }), 2);
         });
     }
+
+    type Number = BriefLock<loom::cell::UnsafeCell<i32>>;
+
+    fn add(lock: &Number) {
+        // SAFETY: what the models are to show.
+        lock.lock().with_mut(|n| unsafe { *n += 1 });
+    }
+
+    /// A lock that is biased to the calling thread, which has added two.
+    fn biased() -> loom::sync::Arc<Number> {
+        let lock = loom::sync::Arc::new(BriefLock::new(loom::cell::UnsafeCell::new(0)));
+        (0..2).for_each(|_| add(&lock));
+        assert!(lock.pass().is_some());
+        lock
+    }
+
+    #[test]
+    fn the_owner_of_a_lock_and_one_who_takes_it_are_not_inside_together() {
+        loom::model(|| {
+            let lock = biased();
+            let theirs = lock.clone();
+            let other = thread::spawn(move || add(&theirs));
+            (0..2).for_each(|_| add(&lock));
+            other.join().unwrap();
+            // SAFETY: the other thread is gone.
+            assert_eq!(lock.lock().with(|n| unsafe { *n }), 5);
+        });
+    }
+
+    #[test]
+    fn an_owner_that_was_ended_and_comes_back_is_ended_again() {
+        explore(2, || {
+            let lock = biased();
+            let theirs = lock.clone();
+            let other = thread::spawn(move || (0..2).for_each(|_| add(&theirs)));
+            (0..4).for_each(|_| add(&lock));
+            other.join().unwrap();
+            // SAFETY: the other thread is gone.
+            assert_eq!(lock.lock().with(|n| unsafe { *n }), 8);
+        });
+    }
+
+    #[test]
+    fn who_looks_whether_the_owner_is_inside_is_seen_or_sees_it() {
+        loom::model(|| {
+            let bias = loom::sync::Arc::new(millrace_ring::Bias::new());
+            (0..2).for_each(|_| bias.count());
+            let closed = loom::sync::Arc::new(loom::sync::atomic::AtomicBool::new(false));
+            let work = loom::sync::Arc::new(loom::cell::UnsafeCell::new(0));
+            let (bias2, closed2, work2) = (bias.clone(), closed.clone(), work.clone());
+            let closer = thread::spawn(move || {
+                closed2.store(true, Ordering::SeqCst);
+                if !bias2.is_occupied() {
+                    // SAFETY: what the model is to show: the owner is gone, and does not come back.
+                    work2.with_mut(|n| unsafe { *n += 1 });
+                }
+            });
+            let inside = bias.enter().expect("nobody ends it");
+            if !closed.load(Ordering::SeqCst) {
+                // SAFETY: as above.
+                work.with_mut(|n| unsafe { *n += 1 });
+            }
+            drop(inside);
+            closer.join().unwrap();
+        });
+    }
 }
