@@ -12,11 +12,12 @@ use std::{
     ops::{Deref, Range, RangeBounds},
     sync::{
         Arc, RwLock,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
 };
 
 use bytes::Bytes;
+use millrace_ring::{Keep, Kept};
 
 use crate::{
     Error, Result,
@@ -198,9 +199,7 @@ pub(crate) struct BufferInner {
     pub(crate) index: u32,
     /// Counts lives. Changed under the pool's lock, while no handle exists.
     pub(crate) generation: AtomicU32,
-    /// Whether a handle exists. Changed under the pool's lock.
-    pub(crate) live: AtomicBool,
-    /// Bytes that this life's owner asked for.
+    /// Bytes that this life's owner asked for; zero while no handle exists. Changed under the pool's lock.
     pub(crate) len: AtomicUsize,
     storage: RwLock<Storage>,
 }
@@ -219,10 +218,24 @@ impl BufferInner {
             class,
             index,
             generation: AtomicU32::new(generation),
-            live: AtomicBool::new(true),
             len: AtomicUsize::new(len),
             storage: RwLock::new(Storage { memory, defined, generation }),
         }
+    }
+
+    /// The last handle is gone, or going. Under the pool's lock.
+    #[inline(always)]
+    pub(crate) fn end_life(&self) {
+        self.len.store(0, Ordering::Relaxed);
+        self.generation.store(self.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
+impl Keep for BufferInner {
+    /// There is no other handle, and new ones are made from handles or under the pool's lock.
+    #[inline(always)]
+    fn keep(last: Arc<Self>) {
+        PoolCore::give_back(last);
     }
 }
 
@@ -269,22 +282,20 @@ pub struct BufferId {
 /// assert!(buffer.same_as(&buffer.clone()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Clone)]
 pub struct Buffer {
-    /// `None` only while it is being dropped.
-    inner: Option<Arc<BufferInner>>,
+    inner: Kept<BufferInner>,
 }
 
 impl Buffer {
+    #[inline(always)]
     pub(crate) fn from_inner(inner: Arc<BufferInner>) -> Self {
-        Self { inner: Some(inner) }
+        Self { inner: Kept::new(inner) }
     }
 
     #[inline(always)]
     pub(crate) fn inner(&self) -> &Arc<BufferInner> {
-        match &self.inner {
-            Some(inner) => inner,
-            None => unreachable!("only a buffer that is being dropped has no memory"),
-        }
+        &self.inner
     }
 
     /// Bytes.
@@ -460,25 +471,6 @@ impl Buffer {
     /// ```
     pub fn lock_order(&self) -> usize {
         Arc::as_ptr(self.inner()) as usize
-    }
-}
-
-impl Clone for Buffer {
-    #[inline]
-    fn clone(&self) -> Self {
-        Self { inner: Some(self.inner().clone()) }
-    }
-}
-
-impl Drop for Buffer {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(inner) = self.inner.take()
-            && Arc::strong_count(&inner) == 1
-        {
-            // Ours is the only handle, and new ones are made from handles or under the pool's lock.
-            PoolCore::give_back(inner);
-        }
     }
 }
 

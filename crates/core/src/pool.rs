@@ -12,7 +12,7 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use millrace_ring::{BriefGuard, BriefLock};
+use millrace_ring::{BriefGuard, BriefLock, put_behind};
 
 use crate::{
     Error, Result,
@@ -96,22 +96,35 @@ pub struct PoolStats {
     pub adopted: u64,
 }
 
-#[derive(Default)]
+/// The free buffers of a class.
+struct Shelf {
+    /// The one that came back last. A thread that takes and gives back in turns finds it here, without having to look
+    /// how many there are.
+    first: Option<Arc<BufferInner>>,
+    /// The others; none is empty.
+    more: Vec<Option<Arc<BufferInner>>>,
+    /// Bytes of a block: the class knows, but would have to compute it.
+    bytes: u64,
+}
+
 struct State {
-    free: Vec<Vec<Arc<BufferInner>>>,
+    shelves: [Shelf; CLASSES],
     /// Every buffer by its index, free ones included.
     table: Vec<Weak<BufferInner>>,
     /// Places of the table that are free, and the generation that is next there: no handle of old names a new buffer.
     vacant: Vec<(u32, u32)>,
     in_use: u64,
-    buffers: u64,
     in_use_peak: u64,
     hits: u64,
     misses: u64,
+    /// Buffers that came back, of all that were hits or misses.
+    returned: u64,
     adopted: u64,
     closed: bool,
     /// While a profile is on.
     trace: Option<Box<MemoryTrace>>,
+    /// Neither of the two.
+    usual: bool,
 }
 
 pub(crate) struct PoolCore {
@@ -140,12 +153,26 @@ impl Drop for Reservation {
 
 impl PoolCore {
     pub(crate) fn new(device: u64, budget: u64, source: Arc<dyn BlockSource>) -> Arc<Self> {
-        let free = (0..CLASSES).map(|_| Vec::new()).collect();
+        let shelf = |n| Shelf { first: None, more: Vec::new(), bytes: Class(n as u8).bytes() as u64 };
+        let state = State {
+            shelves: std::array::from_fn(shelf),
+            table: Vec::new(),
+            vacant: Vec::new(),
+            in_use: 0,
+            in_use_peak: 0,
+            hits: 0,
+            misses: 0,
+            returned: 0,
+            adopted: 0,
+            closed: false,
+            trace: None,
+            usual: true,
+        };
         Arc::new(Self {
             device,
             budget,
             source,
-            state: BriefLock::new(State { free, ..State::default() }),
+            state: BriefLock::new(state),
             reserved: AtomicU64::new(0),
             reserved_peak: AtomicU64::new(0),
         })
@@ -181,27 +208,43 @@ impl PoolCore {
         Ok(Arc::new(Memory::new(this.source.allocate(class.bytes())?, reservation)))
     }
 
+    #[inline]
     pub(crate) fn allocate(this: &Arc<Self>, bytes: usize) -> Result<Buffer> {
-        if bytes == 0 {
-            return Err(Error::ZeroSize);
-        }
-        if bytes > LARGEST {
-            return Err(Error::TooLarge { requested: bytes as u64, limit: LARGEST as u64 });
+        if bytes == 0 || bytes > LARGEST {
+            return Err(Self::no_size(bytes));
         }
         let class = Class::of(bytes);
+        // The usual case stands alone: then it needs no room for what the others keep meanwhile.
+        let usual = this.state.pass().filter(|state| state.usual).and_then(|mut state| state.take(class, bytes));
+        let inner = match usual {
+            Some(inner) => inner,
+            None => Self::allocate_slowly(this, class, bytes)?,
+        };
+        Ok(Buffer::from_inner(inner))
+    }
+
+    #[cold]
+    fn no_size(bytes: usize) -> Error {
+        match bytes {
+            0 => Error::ZeroSize,
+            _ => Error::TooLarge { requested: bytes as u64, limit: LARGEST as u64 },
+        }
+    }
+
+    #[cold]
+    fn allocate_slowly(this: &Arc<Self>, class: Class, bytes: usize) -> Result<Arc<BufferInner>> {
         let mut state = this.lock();
-        if let Some(inner) = state.free[class.0 as usize].pop() {
-            inner.len.store(bytes, Ordering::Relaxed);
-            inner.live.store(true, Ordering::Relaxed);
-            state.hits += 1;
-            state.taken(class);
-            return Ok(Buffer::from_inner(inner));
+        if let Some(inner) = state.take(class, bytes) {
+            state.note();
+            return Ok(inner);
         }
         drop(state);
         let memory = Self::new_memory(this, class, bytes)?;
         let mut state = this.lock();
         state.misses += 1;
-        state.taken(class);
+        state.in_use += class.bytes() as u64;
+        state.in_use_peak = state.in_use_peak.max(state.in_use);
+        state.note();
         Ok(Self::enter(this, &mut state, Some(class), bytes, memory, class.bytes()))
     }
 
@@ -213,7 +256,7 @@ impl PoolCore {
         let memory = Memory::new(this.source.adopt(bytes)?, Reservation { pool: None, bytes: 0 });
         let mut state = this.lock();
         state.adopted += len as u64;
-        Ok(Self::enter(this, &mut state, None, len, Arc::new(memory), len))
+        Ok(Buffer::from_inner(Self::enter(this, &mut state, None, len, Arc::new(memory), len)))
     }
 
     /// Puts a new buffer into the table.
@@ -224,35 +267,53 @@ impl PoolCore {
         len: usize,
         memory: Arc<Memory>,
         defined: usize,
-    ) -> Buffer {
+    ) -> Arc<BufferInner> {
         let place = state.vacant.pop().unwrap_or_else(|| {
             state.table.push(Weak::new());
             (state.table.len() as u32 - 1, 0)
         });
         let inner = Arc::new(BufferInner::new(this.clone(), class, place, len, memory, 0..defined));
         state.table[place.0 as usize] = Arc::downgrade(&inner);
-        Buffer::from_inner(inner)
+        inner
     }
 
     /// The last handle is going: the buffer's life ends, its memory waits for the next.
+    #[inline(always)]
     pub(crate) fn give_back(inner: Arc<BufferInner>) {
-        let pool = inner.pool.clone();
-        let mut state = pool.lock();
-        if Arc::strong_count(&inner) > 1 {
-            drop(state); // somebody found it by its id a moment ago
-            return;
+        // The usual case stands alone, as above.
+        let left = put_behind(
+            inner,
+            |inner| inner.pool.state.pass(),
+            |state, inner| {
+                let usual = state.usual && Arc::strong_count(inner) == 1;
+                inner.class.filter(|_| usual).and_then(|class| state.shelve(class, inner))
+            },
+        );
+        if let Some(inner) = left {
+            Self::give_back_slowly(inner);
         }
-        state.retire(&inner);
-        match inner.class {
-            Some(class) if !state.closed => state.free[class.0 as usize].push(inner),
-            _ => drop(state), // before `inner`, whose drop takes the lock
-        }
+    }
+
+    #[cold]
+    fn give_back_slowly(inner: Arc<BufferInner>) {
+        let unwanted = put_behind(
+            inner,
+            |inner| Some(inner.pool.lock()),
+            |state, inner| {
+                if Arc::strong_count(inner) > 1 {
+                    return None; // somebody found it by its id a moment ago
+                }
+                state.retire(inner);
+                inner.class.filter(|_| !state.closed).map(|class| state.shelves[class.0 as usize].place())
+            },
+        );
+        drop(unwanted); // it takes the lock if it is the last
     }
 
     /// A buffer is gone for good: nobody wanted its memory back, or its last two handles went at the same moment.
     pub(crate) fn forget(&self, inner: &BufferInner) {
         let mut state = self.lock();
-        if inner.live.load(Ordering::Relaxed) {
+        if inner.len.load(Ordering::Relaxed) > 0 {
             state.retire(inner);
         }
         state.table[inner.index as usize] = Weak::new();
@@ -266,7 +327,7 @@ impl PoolCore {
         let stale = Error::StaleHandle { index: id.index, generation: id.generation };
         let state = self.lock();
         let inner = state.table.get(id.index as usize).and_then(Weak::upgrade).ok_or_else(|| stale.clone())?;
-        let live = inner.generation.load(Ordering::Relaxed) == id.generation && inner.live.load(Ordering::Relaxed);
+        let live = inner.generation.load(Ordering::Relaxed) == id.generation && inner.len.load(Ordering::Relaxed) > 0;
         drop(state); // a stale one is dropped without the lock
         if live { Ok(Buffer::from_inner(inner)) } else { Err(stale) }
     }
@@ -275,12 +336,12 @@ impl PoolCore {
     pub(crate) fn trim(&self, keep: u64) -> u64 {
         let mut gone = Vec::new();
         let mut state = self.lock();
-        let mut free: u64 = state.free.iter().flatten().filter_map(|b| b.class).map(|class| class.bytes() as u64).sum();
+        let mut free: u64 = state.shelves.iter().map(|shelf| shelf.len() * shelf.bytes).sum();
         let before = free;
-        'large_first: for class in (0..CLASSES).rev() {
+        'large_first: for shelf in state.shelves.iter_mut().rev() {
             while free > keep {
-                let Some(inner) = state.free[class].pop() else { continue 'large_first };
-                free -= Class(class as u8).bytes() as u64;
+                let Some(inner) = shelf.take() else { continue 'large_first };
+                free -= shelf.bytes;
                 gone.push(inner);
             }
         }
@@ -295,16 +356,20 @@ impl PoolCore {
         let mut state = self.lock();
         trace.note(state.in_use);
         state.trace = Some(trace);
+        state.usual = false;
     }
 
     pub(crate) fn end_trace(&self) -> Option<MemoryTrace> {
-        let trace = self.lock().trace.take();
-        trace.map(|trace| *trace)
+        let mut state = self.lock();
+        state.usual = !state.closed;
+        state.trace.take().map(|trace| *trace)
     }
 
     /// Frees what is free, now and from now on.
     pub(crate) fn close(&self) {
-        self.lock().closed = true;
+        let mut state = self.lock();
+        (state.closed, state.usual) = (true, false);
+        drop(state);
         self.trim(0);
     }
 
@@ -312,7 +377,7 @@ impl PoolCore {
         let state = self.lock();
         PoolStats {
             in_use: state.in_use,
-            buffers: state.buffers,
+            buffers: state.hits + state.misses - state.returned,
             in_use_peak: state.in_use_peak,
             reserved: self.reserved.load(Ordering::Relaxed),
             reserved_peak: self.reserved_peak.load(Ordering::Relaxed),
@@ -324,34 +389,73 @@ impl PoolCore {
     }
 }
 
-impl State {
-    #[inline]
-    fn taken(&mut self, class: Class) {
-        self.buffers += 1;
-        self.in_use += class.bytes() as u64;
-        self.in_use_peak = self.in_use_peak.max(self.in_use);
-        self.note();
+impl Shelf {
+    #[inline(always)]
+    fn take(&mut self) -> Option<Arc<BufferInner>> {
+        self.first.take().or_else(|| self.more.pop().flatten())
     }
 
-    #[inline]
+    /// Where to put one.
+    #[inline(always)]
+    fn place(&mut self) -> &mut Option<Arc<BufferInner>> {
+        if self.first.is_some() {
+            self.shift();
+        }
+        &mut self.first
+    }
+
+    #[inline(never)]
+    fn shift(&mut self) {
+        self.more.push(self.first.take());
+    }
+
+    fn len(&self) -> u64 {
+        self.more.len() as u64 + u64::from(self.first.is_some())
+    }
+}
+
+impl State {
+    /// A free buffer of a class for whoever asked for `bytes`, if there is one.
+    #[inline(always)]
+    fn take(&mut self, class: Class, bytes: usize) -> Option<Arc<BufferInner>> {
+        let shelf = self.shelves.get_mut(class.0 as usize)?;
+        let inner = shelf.take()?;
+        inner.len.store(bytes, Ordering::Relaxed);
+        self.hits += 1;
+        self.in_use += shelf.bytes;
+        if self.in_use > self.in_use_peak {
+            self.in_use_peak = self.in_use;
+        }
+        Some(inner)
+    }
+
     fn note(&mut self) {
         if let Some(trace) = &mut self.trace {
             trace.note(self.in_use);
         }
     }
 
-    /// Ends a buffer's life: handles of it are stale from now on.
-    #[inline]
+    /// Ends the life of a buffer of a class: handles of it are stale from now on. Says where the next one waits.
+    #[inline(always)]
+    fn shelve(&mut self, class: Class, inner: &BufferInner) -> Option<&mut Option<Arc<BufferInner>>> {
+        let shelf = self.shelves.get_mut(class.0 as usize)?;
+        inner.end_life();
+        self.returned += 1;
+        self.in_use -= shelf.bytes;
+        Some(shelf.place())
+    }
+
+    /// Ends the life of any buffer.
     fn retire(&mut self, inner: &BufferInner) {
-        inner.live.store(false, Ordering::Relaxed);
-        inner.generation.store(inner.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         match inner.class {
             Some(class) => {
-                self.buffers -= 1;
-                self.in_use -= class.bytes() as u64;
+                self.shelve(class, inner);
                 self.note();
             }
-            None => self.adopted -= inner.len.load(Ordering::Relaxed) as u64,
+            None => {
+                self.adopted -= inner.len.load(Ordering::Relaxed) as u64;
+                inner.end_life();
+            }
         }
     }
 }
