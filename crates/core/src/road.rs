@@ -94,6 +94,10 @@ pub(crate) struct Streams {
     pub(crate) gone: Tally,
 }
 
+/// A command that is taken when it has run, and where its result goes. Both stay where they are on the way: each is as
+/// large as a cache line, and moving one that was just written costs as much as an atomic operation.
+pub(crate) type Task<'a> = (&'a mut Option<Command>, &'a mut Result<Output>);
+
 /// What became of a command whose turn it is.
 pub(crate) enum Admission {
     Run(Envelope),
@@ -132,6 +136,10 @@ impl Core {
     fn drive_as_worker(&self, device: &dyn Direct, stream: &Arc<StreamInner>) {
         let mut lane = stream.lane();
         let (mut ran, mut turn) = (0, TURN);
+        if !stream.bias.close() {
+            drop(lane);
+            return self.leave(stream, 0); // a caller that does not come out must not keep a worker from other streams
+        }
         loop {
             let Some(envelope) = stream.next(&mut lane) else {
                 if self.linger(&mut lane) {
@@ -166,7 +174,9 @@ impl Core {
     ) {
         let mut ran = 0;
         let mut lane = stream.lane();
-        while !done() && !self.ready.has_before(stream.priority) {
+        // Not if this is a command of the stream that waits for one behind it, in vain.
+        let free = stream.bias.close();
+        while free && !done() && !self.ready.has_before(stream.priority) {
             let Some(envelope) = stream.next(&mut lane) else { break };
             if !envelope.command.is_within(&WAITING) {
                 stream.hold(&mut lane, envelope);
@@ -260,7 +270,9 @@ impl Core {
             Admission::Run(Envelope { command, reply, stamp, .. }) => {
                 let kind = command.kind();
                 let start = self.recording.then(stamp);
-                (reply, kind, self.execute(device, stream, command, stamp, start))
+                let (mut command, mut result) = (Some(command), Ok(Output::Done));
+                self.execute(device, stream, (&mut command, &mut result), stamp, start);
+                (reply, kind, result)
             }
         };
         *ran += 1;
@@ -311,29 +323,22 @@ impl Core {
     }
 
     /// Runs a command on the calling thread, which has the right to drive the stream.
-    pub(crate) fn run_here(&self, device: &dyn Direct, stream: &Arc<StreamInner>, command: Command) -> Result<Output> {
-        let kind = command.kind();
+    #[inline]
+    pub(crate) fn run_here(&self, device: &dyn Direct, stream: &Arc<StreamInner>, task: Task<'_>) {
+        let Some(kind) = task.0.as_ref().map(Command::kind) else { return };
         let stamp = self.recording.stamp();
-        let result = self.execute(device, stream, command, stamp, stamp);
-        self.ended(stream, kind, &result);
-        result
+        self.execute(device, stream, (&mut *task.0, &mut *task.1), stamp, stamp);
+        self.ended(stream, kind, task.1);
     }
 
     /// Executes and drops a command, whose stamp says whether it is profiled; a panic of either becomes an error.
     #[inline]
-    fn execute(
-        &self,
-        device: &dyn Direct,
-        stream: &Arc<StreamInner>,
-        command: Command,
-        stamp: Stamp,
-        start: Stamp,
-    ) -> Result<Output> {
+    fn execute(&self, device: &dyn Direct, stream: &Arc<StreamInner>, task: Task<'_>, stamp: Stamp, start: Stamp) {
         if stamp.is_set() {
             let ran = |command: &Command, failed| self.recording.ran(stream, stamp, start, command, failed);
-            self.execute_and_tell(device, stream, command, ran)
+            self.execute_and_tell(device, stream, task, ran);
         } else {
-            self.execute_and_tell(device, stream, command, |_, _| ())
+            self.execute_and_tell(device, stream, task, |_, _| ());
         }
     }
 
@@ -342,43 +347,39 @@ impl Core {
         &self,
         device: &dyn Direct,
         stream: &Arc<StreamInner>,
-        mut command: Command,
-        ended: impl FnOnce(&Command, bool),
-    ) -> Result<Output> {
+        (slot, result): Task<'_>,
+        ended: impl Fn(&Command, bool),
+    ) {
         let run = || {
+            let Some(command) = slot else { return };
             let begun = matches!(command, Command::Launch(_)).then(Instant::now);
-            let result = match &mut command {
+            *result = match command {
                 Command::Synchronize => stream.take_error().map_or(Ok(Output::Done), Err),
                 Command::Mark(signal) => {
                     signal.reach();
                     Ok(Output::Done)
                 }
                 Command::WaitFor(marker) => marker.check_or_wait(stream).unwrap_or(Ok(())).map(|()| Output::Done),
-                _ => device.execute(&command),
+                _ => device.execute(command),
             };
-            if let (Command::Launch(launch), Some(begun)) = (&command, begun) {
+            if let (Command::Launch(launch), Some(begun)) = (&*command, begun) {
                 let took = begun.elapsed();
                 launch.body().kernel().took(took);
                 stream.tally.busy(took);
             }
-            result
+            ended(command, result.is_err());
+            // Before the answer, so that whoever waited finds the buffers free.
+            *slot = None;
         };
-        let ran = catch_unwind(AssertUnwindSafe(run));
-        ended(&command, !matches!(ran, Ok(Ok(_))));
-        // Before the answer, so that whoever waited finds the buffers free. By itself, because a second panic on the way
-        // out of the first would end the process.
-        let dropped = catch_unwind(AssertUnwindSafe(|| drop(command)));
-        let panic = match (ran, dropped) {
-            (Ok(result), Ok(())) => return result,
-            (Ok(_), Err(panic)) => panic,
-            (Err(panic), dropped) => {
-                quietly_drop(dropped);
-                panic
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
+            *result = Err(Error::from_panic(&*panic));
+            quietly_drop(panic);
+            if let Some(command) = slot.take() {
+                ended(&command, true);
+                // By itself, because a second panic on the way out of the first would have ended the process.
+                quietly_drop(command);
             }
-        };
-        let error = Error::from_panic(&*panic);
-        quietly_drop(panic);
-        Err(error)
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
-use millrace_ring::{SendDeadlineError, TrySendError, mpsc, reply::ReplySender};
+use millrace_ring::{Bias, SendDeadlineError, TrySendError, mpsc, reply::ReplySender};
 
 use crate::{
     Error, Result,
@@ -20,7 +20,7 @@ use crate::{
     events::Event,
     marker::Marker,
     profile::{Stamp, Track},
-    road::{BRIEF, Drive},
+    road::{BRIEF, Drive, Task},
     ticket::Ticket,
     timer::Timer,
 };
@@ -117,6 +117,8 @@ pub(crate) struct StreamInner {
     /// from zero to one has to see to it that somebody drives; the one who brings it to zero or below stops driving.
     /// It can be negative for the moment between a command's submission and its being counted.
     pending: CachePadded<AtomicIsize>,
+    /// Lets the one thread that runs commands here drive without counting them. All other drivers close it first.
+    pub(crate) bias: CachePadded<Bias>,
     /// Commands finished. Written by whoever drives.
     pub(crate) tally: CachePadded<Tally>,
     /// The first error that nobody waited for.
@@ -149,6 +151,7 @@ impl StreamInner {
             ring: sender,
             lane: CachePadded::new(Mutex::new(Lane { ring: receiver, front: None })),
             pending: CachePadded::new(AtomicIsize::new(0)),
+            bias: CachePadded::default(),
             tally: CachePadded::default(),
             unclaimed: CachePadded::default(),
             queued: AtomicBool::new(false),
@@ -207,7 +210,7 @@ impl StreamInner {
 
     /// Whether something is waiting or running. The ring is asked as well: a submitter may not have counted yet.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.is_empty() || self.pending.load(Ordering::SeqCst) > 0
+        !self.is_empty() || self.pending.load(Ordering::SeqCst) > 0 || self.bias.is_occupied()
     }
 
     /// Whether nothing waits. `pending` alone does not tell: a command that ran before its submitter has counted it
@@ -546,14 +549,15 @@ impl Stream {
     /// ```
     #[inline]
     pub fn run<R: Request>(&self, request: R) -> Result<R::Answer> {
-        let output = match self.run_here(request.into()) {
-            Ok(result) => result?,
-            Err(command) => match self.inner.context.core.drive {
-                Drive::Direct(_) => self.submit(command)?.wait()?,
-                Drive::Line(_) => self.submit_quietly(command)?.wait()?,
-            },
-        };
-        R::Answer::from_output(output)
+        let (mut command, mut result) = (Some(request.into()), Ok(Output::Done));
+        self.run_here((&mut command, &mut result));
+        if let Some(command) = command {
+            result = match self.inner.context.core.drive {
+                Drive::Direct(_) => self.submit(command)?.wait(),
+                Drive::Line(_) => self.submit_quietly(command)?.wait(),
+            };
+        }
+        R::Answer::from_output(result?)
     }
 
     /// Submits a command whose ticket nobody wants: an error stays on the stream and comes up at the next
@@ -570,37 +574,46 @@ impl Stream {
     /// ```
     #[inline]
     pub fn enqueue<R: Request>(&self, request: R) -> Result<(), Box<Rejected>> {
-        match self.run_here(request.into()) {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => {
-                self.inner.keep_error(error);
-                Ok(())
-            }
-            Err(command) => match self.inner.context.core.drive {
-                Drive::Direct(_) => self.submit(command).map(drop),
-                Drive::Line(_) => self.submit_patiently(command),
-            },
+        let (mut command, mut result) = (Some(request.into()), Ok(Output::Done));
+        self.run_here((&mut command, &mut result));
+        if let Err(error) = result {
+            self.inner.keep_error(error);
+        }
+        match (command, &self.inner.context.core.drive) {
+            (None, _) => Ok(()),
+            (Some(command), Drive::Direct(_)) => self.submit(command).map(drop),
+            (Some(command), Drive::Line(_)) => self.submit_patiently(command),
         }
     }
 
-    /// Runs a brief command on the calling thread if the stream is idle, or hands it back. What is wrong with the
-    /// command itself is for the submission to say.
+    /// Runs a brief command on the calling thread if the stream is idle, or leaves it. What is wrong with the command
+    /// itself is for the submission to say.
     #[inline]
-    fn run_here(&self, command: Command) -> Result<Result<Output>, Command> {
+    fn run_here(&self, task: Task<'_>) {
         let inner = &self.inner;
         let core = &inner.context.core;
-        let Drive::Direct(device) = &core.drive else { return Err(command) };
-        // Whoever lifts `pending` from zero has the right to drive.
-        if !command.is_within(&BRIEF)
-            || core.ready.has_before(inner.priority)
-            || inner.pending.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_err()
-        {
-            return Err(command);
+        let (Drive::Direct(device), Some(command)) = (&core.drive, &*task.0) else { return };
+        if !command.is_within(&BRIEF) || core.ready.has_before(inner.priority) {
+            return;
         }
-        let fits = inner.is_empty() && !inner.ring.is_closed() && command.check(core.id, &core.info.limits).is_ok();
-        let outcome = if fits { Ok(core.run_here(&**device, inner, command)) } else { Err(command) };
-        core.leave(inner, 1);
-        outcome
+        let fits = |command: &Command| {
+            inner.is_empty() && !inner.ring.is_closed() && command.check(core.id, &core.info.limits).is_ok()
+        };
+        // Whoever else gets the right to drive meanwhile waits for us.
+        if let Some(_inside) = inner.bias.enter() {
+            if inner.pending.load(Ordering::SeqCst) == 0 && fits(command) {
+                core.run_here(&**device, inner, task);
+            }
+            return;
+        }
+        // Whoever lifts `pending` from zero has the right to drive.
+        if inner.pending.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            if inner.bias.close() && fits(command) {
+                core.run_here(&**device, inner, task);
+                inner.bias.count();
+            }
+            core.leave(inner, 1);
+        }
     }
 
     /// Submits without waking a worker: the caller is about to wait, and drives.

@@ -33,15 +33,12 @@ pub(crate) fn make_writable<'s>(
         leave_to_views(buffer, storage, range, overwrite)?;
     }
     let undefined = buffer.prepare(storage, range, overwrite);
-    let bytes = bytes_of(storage)?;
-    for zero in undefined {
+    let memory = storage.memory_mut().and_then(|memory| memory.block_mut().host_mut());
+    let Some(bytes) = memory else { return Err(Error::ReadOnly) };
+    for zero in undefined.into_iter().filter(|zero| !zero.is_empty()) {
         bytes[zero].fill(0);
     }
     Ok(bytes)
-}
-
-fn bytes_of(storage: &mut Storage) -> Result<&mut [u8]> {
-    storage.memory_mut().and_then(|memory| memory.block_mut().host_mut()).ok_or(Error::ReadOnly)
 }
 
 /// Views hold the memory: they keep it, and the buffer goes on with a copy.

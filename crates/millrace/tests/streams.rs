@@ -74,6 +74,101 @@ fn a_thread_finds_what_it_submitted_before_also_while_others_use_the_stream() {
     });
 }
 
+/// Enough runs in a row that a stream counts on the thread that does them.
+fn make_at_home(stream: &Stream) {
+    (0..1000).for_each(|_| stream.run(Synchronize).unwrap());
+}
+
+#[test]
+fn a_stream_that_one_thread_has_to_itself_runs_one_command_at_a_time_when_others_come() {
+    let device = workers(2);
+    let (running, ran) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let alone = {
+        let (running, ran) = (running.clone(), ran.clone());
+        kernel(&device, move || {
+            assert!(!running.swap(true, Ordering::SeqCst), "two commands of a stream at once");
+            let before = ran.load(Ordering::Relaxed);
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_micros(20) {} // long enough to be met, and still brief
+            ran.store(before + 1, Ordering::Relaxed);
+            running.store(false, Ordering::SeqCst);
+        })
+    };
+    const ROUNDS: usize = 50;
+    for _ in 0..ROUNDS {
+        let stream = device.stream().unwrap();
+        stream.run(alone.launch()).unwrap();
+        make_at_home(&stream);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..5 {
+                    only_wait(stream.submit(alone.launch()).unwrap()).unwrap(); // a worker runs it
+                    stream.run(alone.launch()).unwrap();
+                }
+            });
+            (0..60).for_each(|_| stream.run(alone.launch()).unwrap());
+        });
+    }
+    assert_eq!(ran.load(Ordering::Relaxed), ROUNDS * 71);
+    assert_eq!(device.counts().launches, ROUNDS as u64 * 71);
+}
+
+#[test]
+fn a_kernel_that_waits_for_its_own_stream_is_told_so_also_where_its_thread_is_at_home() {
+    if is_queued() {
+        return;
+    }
+    let device = cpu_with(DeviceOptions::default().timeout(Duration::from_millis(100)));
+    let stream = device.stream().unwrap();
+    let (inner, seen) = (stream.clone(), Arc::new(Mutex::new(None)));
+    let waits = {
+        let seen = seen.clone();
+        let calls = AtomicUsize::new(0);
+        kernel(&device, move || {
+            // The first calls show that it is brief.
+            if calls.fetch_add(1, Ordering::Relaxed) == 20 {
+                *seen.lock().unwrap() = Some(inner.run(Synchronize));
+            }
+        })
+    };
+    (0..20).for_each(|_| stream.run(waits.launch()).unwrap());
+    make_at_home(&stream);
+    stream.run(waits.launch()).unwrap();
+    assert!(matches!(*seen.lock().unwrap(), Some(Err(Error::Stalled(_)))), "{seen:?}");
+    stream.synchronize().unwrap();
+}
+
+#[test]
+fn a_device_is_not_closed_under_a_command_that_runs_on_its_callers_thread() {
+    if is_queued() {
+        return;
+    }
+    let device = cpu();
+    let stream = device.stream().unwrap();
+    let gate = Arc::new((AtomicBool::new(false), AtomicBool::new(false)));
+    let stays = {
+        let (gate, calls) = (gate.clone(), AtomicUsize::new(0));
+        kernel(&device, move || {
+            if calls.fetch_add(1, Ordering::Relaxed) == 20 {
+                gate.0.store(true, Ordering::SeqCst);
+                eventually("the gate", || gate.1.load(Ordering::SeqCst));
+            }
+        })
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            (0..20).for_each(|_| stream.run(stays.launch()).unwrap());
+            make_at_home(&stream);
+            stream.run(stays.launch()).unwrap();
+        });
+        eventually("the kernel", || gate.0.load(Ordering::SeqCst));
+        let closed = device.shutdown(Instant::now() + Duration::from_millis(20));
+        gate.1.store(true, Ordering::SeqCst);
+        assert!(matches!(closed, Err(Error::Stalled(_))), "{closed:?}");
+    });
+    device.shutdown(soon()).unwrap();
+}
+
 /// Where two kernels meet; whoever waits too long for the other fails.
 #[derive(Default)]
 struct Meeting {
