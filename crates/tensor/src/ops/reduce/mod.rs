@@ -11,7 +11,7 @@ pub(crate) use arg::arg_by_name;
 use bytemuck::{Pod, Zeroable};
 use millrace_core::{CpuKernel, KernelSpec};
 
-use super::{Family, create, grid, kernel, spread, wgsl};
+use super::{BLOCK, Family, create, grid, kernel, spread, wgsl};
 use crate::{check::Call, 
     DType, Error, Result, Tensor,
     layout::{Layout, MAX_RANK, Shape, merge},
@@ -101,7 +101,10 @@ impl Params {
             FEW_CHUNKS => length.isqrt() / 4,
             _ => length.isqrt(),
         };
-        self.chunks = if !bounded || whole { 1 } else { equal.max(length.div_ceil(LONGEST)) as u32 };
+        let chunks = equal.max(length.div_ceil(LONGEST));
+        // Whole groups, or less than one.
+        let chunks = if chunks > BLOCK as usize { chunks.next_multiple_of(BLOCK as usize) } else { chunks };
+        self.chunks = if !bounded || whole { 1 } else { chunks as u32 };
     }
 }
 
@@ -315,4 +318,22 @@ methods! {
     max, max_keepdims, max_all, max_bits;
     /// The smallest element over the given axes; NaN if there is one. Of no elements there is none, which is an error.
     min, min_keepdims, min_all, min_bits;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_whole_groups_or_less_than_one_and_none_is_empty() {
+        for length in [257, 300, 4096, 4097, 1 << 20, 100_000_007] {
+            for way in [0, MANY_CHUNKS, FEW_CHUNKS] {
+                let mut params = Params { outputs: 1, ..Params::zeroed() };
+                params.split(length, true, way);
+                let (chunks, block) = (params.chunks as usize, BLOCK as usize);
+                assert!(chunks <= block || chunks % block == 0, "{chunks} of {length}");
+                assert!((1..=LONGEST).contains(&length.div_ceil(chunks)), "{chunks} of {length}");
+            }
+        }
+    }
 }

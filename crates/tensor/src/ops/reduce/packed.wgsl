@@ -19,17 +19,23 @@ fn main(
 ) {
     let id = thread_number(group, groups, local);
     if (id >= params.outputs * params.chunks) { return; }
-    let base = u32(kept_place(id / params.chunks)) / 4u;
-    let end = base + params.length / 4u;
-    var at = base + id % params.chunks;
+    // The threads of a group share a stretch of the vectors, so that they stay near each other.
+    let lanes = min(params.chunks, BLOCK);
+    let stretches = params.chunks / lanes;
+    let stretch = id % params.chunks / lanes;
+    let each = params.length / 4u / stretches;
+    let more = params.length / 4u % stretches;
+    let base = u32(kept_place(id / params.chunks)) / 4u + stretch * each + min(stretch, more);
+    let end = base + each + select(0u, 1u, stretch < more);
+    var at = base + id % lanes;
     var even = x[at];
-    at += params.chunks;
+    at += lanes;
     if (at < end) {
         var odd = x[at];
-        at += params.chunks;
-        for (; at + params.chunks < end; at += 2u * params.chunks) {
+        at += lanes;
+        for (; at + lanes < end; at += 2u * lanes) {
             even = fold_four(even, x[at]);
-            odd = fold_four(odd, x[at + params.chunks]);
+            odd = fold_four(odd, x[at + lanes]);
         }
         if (at < end) { even = fold_four(even, x[at]); }
         even = fold_four(even, odd);
