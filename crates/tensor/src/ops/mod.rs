@@ -63,8 +63,11 @@ impl Family {
 
 /// Threads of a group,
 pub(crate) const BLOCK: u32 = 64;
-/// and of one whose threads work on vectors of four.
-pub(crate) const WIDE: u32 = 256;
+/// and of one whose threads work on many vectors of four.
+const WIDE: u32 = 256;
+/// Elements up to which groups are narrow: they are spread over more of them, and a software driver goes through all
+/// threads of a group, also those that have nothing to do.
+const FEW: u32 = 1 << 16;
 /// Groups along x when there are more than fit; the rest goes along y.
 const ROW: usize = 32_768;
 
@@ -139,16 +142,80 @@ impl Walk {
 
     /// Whether vectors of four words can be read, written and are all there is.
     #[inline]
-    pub(crate) fn is_packed(&self, operands: usize) -> bool {
+    fn is_packed(&self, operands: usize) -> bool {
         let aligned = |i: usize| self.strides[i][0] == 1 && self.offsets[i].is_multiple_of(4);
         self.rank == 1 && self.n.is_multiple_of(4) && (0..operands).all(|i| self.scalar == i as u32 + 1 || aligned(i))
     }
 
+    /// The form of a kernel that is best for it.
+    #[inline]
+    fn form(&self, operands: usize) -> Form {
+        if !self.is_packed(operands) {
+            Form::Any
+        } else if self.scalar != 0 || self.offsets[..operands].iter().any(|&offset| offset != 0) {
+            Form::Packed
+        } else if self.n > FEW {
+            Form::Straight
+        } else {
+            Form::Narrow
+        }
+    }
+}
+
+/// How the threads of an elementwise kernel find their elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// By any strides, an element each.
+    Any,
+    /// In vectors of four that begin anywhere, or with a number in the place of the second operand.
+    Packed,
+    /// In vectors of four from the beginning of every buffer.
+    Straight,
+    /// The same, for few of them.
+    Narrow,
+}
+
+impl Form {
+    pub(crate) const ALL: [Self; 4] = [Self::Any, Self::Packed, Self::Straight, Self::Narrow];
+
+    /// The number of an entry's kernel of this form.
+    #[inline]
+    pub(crate) fn number(self, entry: usize) -> usize {
+        Self::ALL.len() * entry + self as usize
+    }
+
+    /// The entry and the form that a number stands for.
+    pub(crate) fn kernel(number: usize) -> (usize, Self) {
+        (number / Self::ALL.len(), Self::ALL[number % Self::ALL.len()])
+    }
+
+    /// What a kernel's name ends with.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Self::Any => "",
+            Self::Packed => "_packed",
+            Self::Straight => "_straight",
+            Self::Narrow => "_narrow",
+        }
+    }
+
+    /// Threads of a group.
+    #[inline]
+    pub(crate) fn block(self) -> u32 {
+        match self {
+            Self::Any | Self::Narrow => BLOCK,
+            Self::Packed | Self::Straight => WIDE,
+        }
+    }
+
     /// Groups of a launch.
     #[inline]
-    pub(crate) fn grid(&self, packed: bool) -> Dim3 {
-        // A packed thread does four fours that are a group apart.
-        if packed { folded((self.n as usize / 4).div_ceil(4 * WIDE as usize)) } else { grid(self.n as usize) }
+    pub(crate) fn grid(self, walk: &Walk) -> Dim3 {
+        match self {
+            Self::Any => grid(walk.n as usize),
+            // A thread does four fours that are a group apart.
+            _ => folded((walk.n / 4).div_ceil(4 * self.block()) as usize),
+        }
     }
 }
 
@@ -181,15 +248,14 @@ fn try_map<const N: usize>(all: [&Tensor; N], each: impl Fn(&Tensor) -> Result<T
     failed.map_or(Ok(mapped), Err)
 }
 
-/// The geometry of an elementwise launch: whether threads work on vectors of four, and over how many threads of a CPU it
-/// goes.
+/// The geometry of an elementwise launch: the form of its kernel, and over how many threads of a CPU it goes.
 #[inline]
-pub(crate) fn geometry(tensors: &Tensors, kind: usize, walk: &Walk, operands: usize) -> (bool, Spread) {
-    let packed = walk.is_packed(operands);
+pub(crate) fn geometry(tensors: &Tensors, kind: usize, walk: &Walk, operands: usize) -> (Form, Spread) {
+    let form = walk.form(operands);
     match (tensors.way(Op::Launch, kind, &[walk.n as usize]), tensors.is_bounded()) {
-        (0, _) => (packed, Spread::Usual),
-        (_, true) => (false, Spread::Usual),
-        (way, false) => (packed, spread(way)),
+        (0, _) => (form, Spread::Usual),
+        (_, true) => (Form::Any, Spread::Usual),
+        (way, false) => (form, spread(way)),
     }
 }
 
@@ -241,6 +307,24 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), all);
         assert!(specs().all(|spec| spec.params_len() <= millrace_core::MAX_PARAMS));
+    }
+
+    #[test]
+    fn a_walk_gets_the_plainest_form_that_serves_it() {
+        let walk = |n: usize, offset: usize| {
+            Walk::new([&Layout { offset, ..Layout::contiguous([n].into_iter().collect()) }]).unwrap()
+        };
+        assert_eq!(walk(256, 0).form(1), Form::Narrow);
+        assert_eq!(walk(1 << 20, 0).form(1), Form::Straight);
+        assert_eq!(walk(1 << 20, 8).form(1), Form::Packed);
+        assert_eq!(Walk { scalar: 2, ..walk(256, 0) }.form(2), Form::Packed);
+        assert_eq!(walk(255, 0).form(1), Form::Any);
+        assert_eq!(walk(256, 3).form(1), Form::Any);
+        for (number, form) in Form::ALL.into_iter().enumerate() {
+            assert_eq!((form.number(7), Form::kernel(form.number(7))), (4 * 7 + number, (7, form)));
+            let threads = form.grid(&walk(1 << 18, 0)).volume() * u64::from(form.block());
+            assert_eq!(threads * if form == Form::Any { 1 } else { 16 }, 1 << 18);
+        }
     }
 
     #[test]

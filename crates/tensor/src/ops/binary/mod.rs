@@ -4,7 +4,7 @@ mod cpu;
 
 use millrace_core::{CpuKernel, KernelSpec};
 
-use super::{BLOCK, ELEMENTWISE, Family, WIDE, Walk, geometry, kernel, together, unary, walk, wgsl};
+use super::{ELEMENTWISE, Family, Form, Walk, geometry, kernel, together, unary, walk, wgsl};
 use crate::{check::Call, DType, Element, Error, Result, Tensor, layout::Shape};
 
 /// One operation for one element type.
@@ -20,16 +20,26 @@ pub(crate) struct Entry {
 use cpu::Binary;
 pub(crate) use cpu::TABLE;
 
-/// Each entry has a kernel for any strides and one for vectors of four.
-pub(crate) const KERNELS: usize = 2 * TABLE.len();
+/// Each entry has a kernel of each form.
+pub(crate) const KERNELS: usize = Form::ALL.len() * TABLE.len();
+
+/// How a packed kernel gets at its operands. Where the second is a number, the first is bound twice.
+const LEFT: &str = "left[params.offsets[0] / 4u + i]";
+const RIGHT: &str =
+    "select(right[params.offsets[1] / 4u + i], vec4<{IN}>(bitcast<{IN}>(params.value)), params.scalar == 2u)";
 
 pub(crate) fn spec(number: usize) -> KernelSpec {
-    let (entry, packed) = (&TABLE[number / 2], number % 2 == 1);
-    let name = format!("{}_{}{}", entry.name, entry.from, if packed { "_packed" } else { "" });
-    let template = if packed { include_str!("packed.wgsl") } else { include_str!("binary.wgsl") };
+    let (entry, form) = Form::kernel(number);
+    let entry = &TABLE[entry];
+    let name = format!("{}_{}{}", entry.name, entry.from, form.suffix());
+    let template = if form == Form::Any { include_str!("binary.wgsl") } else { include_str!("packed.wgsl") };
     let source = format!("{ELEMENTWISE}{}{template}", include_str!("../math.wgsl"));
-    let names = [("{IN}", entry.from.wgsl()), ("{OUT}", entry.to.wgsl()), ("{EXPR}", entry.expression)];
-    let spec = kernel::<Walk>(name, &["left", "right"]).block(if packed { WIDE } else { BLOCK });
+    let (left, right) = if form == Form::Packed { (LEFT, RIGHT) } else { ("left[i]", "right[i]") };
+    let wide = form.block().to_string();
+    let loads = [("{LEFT}", left), ("{RIGHT}", right), ("{WIDE}", &wide)];
+    let types = [("{IN}", entry.from.wgsl()), ("{OUT}", entry.to.wgsl())];
+    let names = [loads[0], loads[1], loads[2], types[0], types[1], ("{EXPR}", entry.expression)];
+    let spec = kernel::<Walk>(name, &["left", "right"]).block(form.block());
     spec.cpu((entry.cpu)()).wgsl(wgsl(&source, &names))
 }
 
@@ -144,10 +154,10 @@ fn launch(entry: usize, walk: Walk, a: &Tensor, b: &Tensor, shape: Shape) -> Res
     let tensors = a.tensors();
     let out = tensors.output(TABLE[entry].to, shape)?;
     if let (Some(target), Some(left), Some(right)) = (out.buffer(), a.buffer(), b.buffer()) {
-        let (packed, spread) = geometry(tensors, unary::TABLE.len() + entry, &walk, 2);
-        let kernel = tensors.kernel(Family::Binary, 2 * entry + usize::from(packed))?;
+        let (form, spread) = geometry(tensors, unary::TABLE.len() + entry, &walk, 2);
+        let kernel = tensors.kernel(Family::Binary, form.number(entry))?;
         let launch = kernel.launch().bind(left).bind(right).bind(target).params(&walk).spread(spread);
-        tensors.enqueue(launch.grid(walk.grid(packed)))?;
+        tensors.enqueue(launch.grid(form.grid(&walk)))?;
     }
     Ok(out)
 }

@@ -1,3 +1,5 @@
+const WIDE: u32 = {WIDE}u;
+
 @group(0) @binding(0) var<storage, read> left: array<vec4<{IN}>>;
 @group(0) @binding(1) var<storage, read> right: array<vec4<{IN}>>;
 @group(0) @binding(2) var<storage, read_write> out: array<vec4<{OUT}>>;
@@ -7,15 +9,12 @@ fn apply(a: {IN}, b: {IN}) -> {OUT} {
 }
 
 fn four(i: u32) {
-    let scalar = vec4<{IN}>(bitcast<{IN}>(params.value));
-    var a = scalar;
-    var b = scalar;
-    if (params.scalar != 1u) { a = left[params.offsets[0] / 4u + i]; }
-    if (params.scalar != 2u) { b = right[params.offsets[1] / 4u + i]; }
+    let a = {LEFT};
+    let b = {RIGHT};
     out[i] = vec4<{OUT}>(apply(a.x, b.x), apply(a.y, b.y), apply(a.z, b.z), apply(a.w, b.w));
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size({WIDE})
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,

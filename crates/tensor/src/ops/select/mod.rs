@@ -4,7 +4,7 @@ mod cpu;
 
 use millrace_core::KernelSpec;
 
-use super::{ELEMENTWISE, Family, Walk, kernel, together, walk, wgsl};
+use super::{ELEMENTWISE, Family, Form, Walk, kernel, together, walk, wgsl};
 use crate::{check::Call, DType, Error, Result, Tensor, cpu::map, layout::Shape};
 
 pub(crate) const KERNELS: usize = 1;
@@ -46,7 +46,7 @@ impl Tensor {
         if let Some(target) = out.buffer() {
             let launch = self.tensors().kernel(Family::Select, 0)?.launch();
             let launch = operands.iter().filter_map(Tensor::buffer).fold(launch, |launch, buffer| launch.bind(buffer));
-            self.tensors().enqueue(launch.bind(target).params(&walk).grid(walk.grid(false)))?;
+            self.tensors().enqueue(launch.bind(target).params(&walk).grid(Form::Any.grid(&walk)))?;
         }
         self.tensors().watch(|| Call::Select, &[self, yes, no], &out);
         Ok(out)

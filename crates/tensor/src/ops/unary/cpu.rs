@@ -57,7 +57,7 @@ unary! {
     Cos "cos" f32 => f32, 0.7, x => math::cos(x), "sin_quadrant(x, 1)", repair far_cos;
     Tanh "tanh" f32 => f32, 0.8, x => math::tanh(x), "tanh_(x)";
     Sigmoid "sigmoid" f32 => f32, 0.8, x => math::sigmoid(x), "sigmoid_(x)";
-    Relu "relu" f32 => f32, 0.3, x => if x < 0.0 { 0.0 } else { x }, "select(max(x, 0.0), x, is_nan(x))";
+    Relu "relu" f32 => f32, 0.3, x => if x < 0.0 { 0.0 } else { x }, "select(x, 0.0, is_negative(x))";
     ReluI32 "relu" i32 => i32, 0.3, x => x.max(0), "max(x, 0i)";
     Gelu "gelu" f32 => f32, 1.5, x => math::gelu(x), "gelu_(x)";
     NotBool "not" bool => bool, 0.3, x => u32::from(x == 0), "select(0u, 1u, x == 0u)";

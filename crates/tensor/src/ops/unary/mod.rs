@@ -4,7 +4,7 @@ mod cpu;
 
 use millrace_core::{CpuKernel, KernelSpec};
 
-use super::{BLOCK, ELEMENTWISE, Family, WIDE, Walk, geometry, kernel, walk, wgsl};
+use super::{ELEMENTWISE, Family, Form, Walk, geometry, kernel, walk, wgsl};
 use crate::{check::Call, DType, Error, Result, Tensor};
 
 /// One operation for one element type.
@@ -20,16 +20,19 @@ pub(crate) struct Entry {
 use cpu::Unary;
 pub(crate) use cpu::TABLE;
 
-/// Each entry has a kernel for any strides and one for vectors of four.
-pub(crate) const KERNELS: usize = 2 * TABLE.len();
+/// Each entry has a kernel of each form.
+pub(crate) const KERNELS: usize = Form::ALL.len() * TABLE.len();
 
 pub(crate) fn spec(number: usize) -> KernelSpec {
-    let (entry, packed) = (&TABLE[number / 2], number % 2 == 1);
-    let name = format!("{}_{}{}", entry.name, entry.from, if packed { "_packed" } else { "" });
-    let template = if packed { include_str!("packed.wgsl") } else { include_str!("unary.wgsl") };
+    let (entry, form) = Form::kernel(number);
+    let entry = &TABLE[entry];
+    let name = format!("{}_{}{}", entry.name, entry.from, form.suffix());
+    let template = if form == Form::Any { include_str!("unary.wgsl") } else { include_str!("packed.wgsl") };
     let source = format!("{ELEMENTWISE}{}{template}", include_str!("../math.wgsl"));
-    let names = [("{IN}", entry.from.wgsl()), ("{OUT}", entry.to.wgsl()), ("{EXPR}", entry.expression)];
-    let spec = kernel::<Walk>(name, &["x"]).block(if packed { WIDE } else { BLOCK });
+    let load = if form == Form::Packed { "x[params.offsets[0] / 4u + i]" } else { "x[i]" };
+    let types = [("{IN}", entry.from.wgsl()), ("{OUT}", entry.to.wgsl())];
+    let names = [types[0], types[1], ("{LOAD}", load), ("{WIDE}", &form.block().to_string()), ("{EXPR}", entry.expression)];
+    let spec = kernel::<Walk>(name, &["x"]).block(form.block());
     spec.cpu((entry.cpu)()).wgsl(wgsl(&source, &names))
 }
 
@@ -49,10 +52,10 @@ pub(crate) fn run(x: &Tensor, entry: usize) -> Result<Tensor> {
     let Some(target) = out.buffer() else { return Ok(out) };
     let launch = |walk: Walk, x: &Tensor| -> Result<()> {
         let Some(source) = x.buffer() else { return Ok(()) };
-        let (packed, spread) = geometry(x.tensors(), entry, &walk, 1);
-        let kernel = x.tensors().kernel(Family::Unary, 2 * entry + usize::from(packed))?;
+        let (form, spread) = geometry(x.tensors(), entry, &walk, 1);
+        let kernel = x.tensors().kernel(Family::Unary, form.number(entry))?;
         let launch = kernel.launch().bind(source).bind(target).params(&walk).spread(spread);
-        x.tensors().enqueue(launch.grid(walk.grid(packed)))
+        x.tensors().enqueue(launch.grid(form.grid(&walk)))
     };
     match Walk::new([x.layout()]) {
         Some(walk) => launch(walk, x)?,

@@ -1,3 +1,5 @@
+const WIDE: u32 = {WIDE}u;
+
 @group(0) @binding(0) var<storage, read> x: array<vec4<{IN}>>;
 @group(0) @binding(1) var<storage, read_write> out: array<vec4<{OUT}>>;
 
@@ -6,11 +8,11 @@ fn apply(x: {IN}) -> {OUT} {
 }
 
 fn four(i: u32) {
-    let v = x[params.offsets[0] / 4u + i];
+    let v = {LOAD};
     out[i] = vec4<{OUT}>(apply(v.x), apply(v.y), apply(v.z), apply(v.w));
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size({WIDE})
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
