@@ -3,7 +3,7 @@
 //! All products are made, sorted and summed: as many threads as there are products, however they are spread over the rows.
 //! Where that would be a list longer than a device can bind, whole rows are done one piece after the other.
 
-use std::ops::Range;
+use std::{iter, ops::Range};
 
 use millrace_core::{Buffer, View};
 
@@ -28,11 +28,10 @@ pub(in super::super) fn multiply(
     if products == u32::MAX as usize {
         return Err(Error::TooLarge { op: "multiply", elements: products }); // or more
     }
-    let pieces = match products {
-        0 => return Ok(SparseMatrix::of(tensors, shape, 0, None)),
-        ..=PIECE => vec![0..products],
-        _ => pieces(a, a_parts, &starts, products)?,
-    };
+    if products == 0 {
+        return Ok(SparseMatrix::of(tensors, shape, 0, None));
+    }
+    let pieces = if products > PIECE { pieces(a, a_parts, &starts, products)? } else { iter::once(0..products).collect() };
     let done = pieces.into_iter().map(|piece| {
         let mut list = List::new("multiply", tensors, piece.len())?;
         let (rows, first) = (shape[0] as u32, piece.start as u32);
