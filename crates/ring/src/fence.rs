@@ -22,6 +22,10 @@ mod imp {
 
     pub(super) fn prepare() {}
 
+    pub(super) fn is_asymmetric() -> bool {
+        cfg!(loom) // where it costs nothing, and the models are to check what depends on it
+    }
+
     #[cfg(not(loom))]
     pub(super) fn crowded(_: bool) {}
 
@@ -78,6 +82,10 @@ mod imp {
         });
     }
 
+    pub(super) fn is_asymmetric() -> bool {
+        ASYMMETRIC.load(Ordering::Relaxed)
+    }
+
     #[cold]
     pub(super) fn crowded(crowded: bool) {
         let offered = OFFERED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,6 +131,11 @@ mod imp {
 /// Must run before the first [`light`] of a process; every ring's constructor calls it.
 pub(crate) fn prepare() {
     imp::prepare();
+}
+
+/// Whether [`light`] costs next to nothing at the moment.
+pub(crate) fn is_asymmetric() -> bool {
+    imp::is_asymmetric()
 }
 
 /// The side of the waker: between publishing and looking for a sleeper.

@@ -12,6 +12,8 @@
 //!   time, and nothing spins on a machine with one core.
 //! - **No allocation per message.** Requests get their answers through a [`reply::ReplyPool`], and anything else that
 //!   would have to be allocated over and over can come from a [`Slab`].
+//! - **One is not charged for many.** A [`Solo`] lets a thread do alone, and so without atomic read-modify-writes, what no
+//!   other thread does.
 //! - **Hands when there is work.** Threads of a [`Crew`] join a job that is worth several, as late as they like.
 //!
 //! Misuse does not compile: the ends are separate types, and the single-sender ring cannot be cloned.
@@ -31,6 +33,7 @@ mod poll;
 mod prefetch;
 pub mod reply;
 mod slab;
+mod solo;
 pub mod spsc;
 mod sync;
 mod ticks;
@@ -46,5 +49,6 @@ pub use kept::{Keep, Kept, put_behind};
 pub use lock::{BriefGuard, BriefLock};
 pub use poll::poll_while_worthwhile;
 pub use slab::{Loan, MAX_OUT, Recycle, Slab};
+pub use solo::{Alone, Solo};
 pub use ticks::TickClock;
 pub use wait::prepare;

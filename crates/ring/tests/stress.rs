@@ -2,12 +2,13 @@
 #![cfg(not(loom))]
 
 use std::{
+    sync::atomic::{AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use millrace_ring::{
-    BriefLock, RecvDeadlineError, TryRecvError, TrySendError, mpsc,
+    BriefLock, RecvDeadlineError, Solo, TryRecvError, TrySendError, mpsc,
     reply::{ReplyPool, ReplySender},
     spsc,
 };
@@ -178,4 +179,27 @@ fn a_lock_whose_owner_changes_its_mind_a_thousand_times_lets_one_in_at_a_time() 
     });
     let some: u64 = (0..ROUNDS).map(|round| round % 5).sum();
     assert_eq!(*lock.lock(), (3000 * ROUNDS + 2 * some, 3000 * ROUNDS + 2 * some));
+}
+
+#[test]
+fn a_right_that_threads_take_from_each_other_is_used_by_one_at_a_time() {
+    for round in 0..300 {
+        let (solo, count) = (Solo::new(), AtomicU64::new(0));
+        let add = || match solo.enter() {
+            Some(_alone) => count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed),
+            None => drop(count.fetch_add(1, Ordering::Relaxed)),
+        };
+        thread::scope(|scope| {
+            for n in 0..4 {
+                let add = &add;
+                // Some come when the others are in the middle of it.
+                scope.spawn(move || (0..1000 * (n + 1)).for_each(|_| add()));
+            }
+            if round % 3 == 0 {
+                solo.share();
+            }
+            add();
+        });
+        assert_eq!(count.into_inner(), 10_001);
+    }
 }

@@ -8,6 +8,7 @@
 mod crew;
 mod replies;
 mod slab;
+mod solo;
 
 use std::{
     sync::{
