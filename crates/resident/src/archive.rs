@@ -87,25 +87,65 @@ impl Positional for Target {
 }
 
 impl<E> Writer<E> for Target {
-    #[inline]
+    // An archive is written in many small pieces, half of them empty.
+    #[inline(always)]
     fn write(&mut self, bytes: &[u8]) -> Result<(), E> {
-        if let Some(beside) = &mut self.beside {
-            beside.extend_from_slice(bytes);
-        } else if bytes.len() <= self.place.room - self.written {
-            // SAFETY: whoever made the target owns the place, and there is room.
-            unsafe {
-                let to = self.place.start.add(self.written);
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
-            }
-            self.written += bytes.len();
-        } else {
-            let mut beside = AlignedVec::with_capacity((self.written + bytes.len()).next_power_of_two());
-            // SAFETY: that much of the place was written above.
-            beside.extend_from_slice(unsafe { std::slice::from_raw_parts(self.place.start, self.written) });
-            beside.extend_from_slice(bytes);
-            self.beside = Some(beside);
+        if bytes.len() > self.place.room - self.written {
+            self.write_beside(bytes);
+            return Ok(());
         }
+        // SAFETY: whoever made the target owns the place, and there is room.
+        unsafe { copy(bytes.as_ptr(), self.place.start.add(self.written), bytes.len()) };
+        self.written += bytes.len();
         Ok(())
+    }
+}
+
+impl Target {
+    /// Writes what does not fit into the place, from which everything moves.
+    #[cold]
+    fn write_beside(&mut self, bytes: &[u8]) {
+        let beside = self.beside.get_or_insert_with(|| {
+            let mut beside = AlignedVec::with_capacity((self.written + bytes.len()).next_power_of_two());
+            // SAFETY: that much of the place was written.
+            beside.extend_from_slice(unsafe { std::slice::from_raw_parts(self.place.start, self.written) });
+            beside
+        });
+        beside.extend_from_slice(bytes);
+        self.place.room = self.written;
+    }
+}
+
+/// Copies bytes; few of them without a call.
+///
+/// # Safety
+/// All of them are valid, in both places, which do not overlap.
+#[inline(always)]
+unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+    // SAFETY: by the caller's word, as each piece is inside.
+    unsafe {
+        let piece = |size: usize, at: usize| std::ptr::copy_nonoverlapping(from.add(at), to.add(at), size);
+        // Pieces from both ends, which may overlap.
+        match bytes {
+            0 => {}
+            1..4 => (0..bytes).for_each(|at| piece(1, at)),
+            4..8 => [0, bytes - 4].iter().for_each(|&at| piece(4, at)),
+            8..16 => [0, bytes - 8].iter().for_each(|&at| piece(8, at)),
+            16..=32 => [0, bytes - 16].iter().for_each(|&at| piece(16, at)),
+            33..=64 => [0, 16, bytes - 32, bytes - 16].iter().for_each(|&at| piece(16, at)),
+            #[cfg(target_arch = "x86_64")]
+            65..=8192 => {
+                use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_storeu_si128};
+                // Not `memcpy`, whose string instructions wait until all is written, while lines come from another core.
+                let line = |at: usize| {
+                    let four = [0, 16, 32, 48].map(|of| _mm_loadu_si128(from.add(at + of).cast::<__m128i>()));
+                    (0..4).for_each(|n| _mm_storeu_si128(to.add(at + 16 * n).cast(), four[n]));
+                };
+                (0..bytes / 64).for_each(|n| line(64 * n));
+                line(bytes - 64);
+            }
+            _ => std::ptr::copy_nonoverlapping(from, to, bytes),
+        }
     }
 }
 
@@ -344,7 +384,8 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
         quietly: bool,
         failed: &mut Option<Error>,
     ) -> Result<u64, Refusal> {
-        let (high, clock) = (priority == Priority::High, self.base.port.clock.tick());
+        let high = priority == Priority::High;
+        let clock = self.base.port.stamp(high);
         let head = Head { high, kind: self.message, flags, clock, buffer: (0, 0), quietly };
         self.base.port.inject_with(&head, |place| match to_bytes_in(message, Target::new(place)) {
             Ok(target) => Some(target.finish()),

@@ -3,8 +3,13 @@
 //! A reading is one number: microseconds since 1970 in the upper 52 bits, a counter in the lower 12. It never stands
 //! still and never goes back, also when the system's clock does, and it is later than every reading that was observed.
 //! A counter that overflows runs into the microseconds, so that the whole is just a number that grows.
+//!
+//! A thread that reads the clock again and again, while nobody else does, takes a block of readings at once and gives them
+//! out by itself. It looks before each whether its block is still the last that was taken: so each is later than all that
+//! were given out before that look, whoever got them, and nothing that others read has to be written.
 
 use std::{
+    cell::Cell,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -54,17 +59,42 @@ impl Moment {
 /// let later = clock.observe(millrace_resident::Moment::from_raw(second.raw() + 1_000_000));
 /// assert!(clock.tick() > later, "what was observed is in the past");
 /// ```
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Clock {
+    /// The last reading that was given out, or put into a thread's block.
     last: AtomicU64,
     /// When the system's clock was last asked, in ticks of the processor's counter; see [`Clock::now`].
     asked: AtomicU64,
+    /// Tells clocks apart: a thread's block is of one of them. Never zero.
+    number: u64,
+}
+
+/// Readings that a thread took: `next` to `end`. They are its own as long as `end` is the last that anybody took.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    /// Of which clock.
+    clock: u64,
+    next: u64,
+    end: u64,
+}
+
+thread_local!(static BLOCK: Cell<Block> = const { Cell::new(Block { clock: 0, next: 0, end: 0 }) });
+
+/// Readings of a block.
+const MANY: u64 = 32;
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Clock {
     /// A clock that has not been read yet.
     pub fn new() -> Self {
-        Self::default()
+        static CLOCKS: AtomicU64 = AtomicU64::new(0);
+        let number = CLOCKS.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { last: AtomicU64::new(0), asked: AtomicU64::new(0), number }
     }
 
     /// Reads the clock: later than every reading before.
@@ -76,7 +106,19 @@ impl Clock {
     /// ```
     #[inline]
     pub fn tick(&self) -> Moment {
-        self.advance(self.now())
+        self.tick_or(|| {})
+    }
+
+    /// [`Self::tick`]; calls `rested` first if the last reading is some time ago.
+    #[inline(always)]
+    pub(crate) fn tick_or(&self, rested: impl FnOnce()) -> Moment {
+        let (physical, block) = (self.now(rested), self.block());
+        let Some(block) = block else { return self.advance(physical, 1) };
+        if physical != 0 || block.next > block.end {
+            return self.advance(physical, MANY);
+        }
+        BLOCK.set(Block { next: block.next + 1, ..block });
+        Moment(block.next)
     }
 
     /// Takes note of a moment that came with a message, and reads the clock.
@@ -90,7 +132,7 @@ impl Clock {
     /// ```
     #[inline]
     pub fn observe(&self, remote: Moment) -> Moment {
-        self.advance(self.now().max(remote.0.saturating_add(1)))
+        self.advance(self.now(|| {}).max(remote.0.saturating_add(1)), 1)
     }
 
     /// Takes note of a moment without reading the clock: what it says later is later than that.
@@ -103,12 +145,20 @@ impl Clock {
     /// ```
     #[inline]
     pub fn see(&self, remote: Moment) {
-        if self.last.load(Ordering::Relaxed) < remote.0 {
+        let last = self.last.load(Ordering::Relaxed);
+        if last < remote.0 {
             self.last.fetch_max(remote.0, Ordering::Relaxed);
+        } else if last - remote.0 < MANY {
+            // It may be in a block, and not have been given out.
+            match self.block() {
+                Some(block) => BLOCK.set(Block { next: block.next.max(remote.0.saturating_add(1)), ..block }),
+                None => drop(self.last.fetch_max(last.saturating_add(1), Ordering::Relaxed)),
+            }
         }
     }
 
-    /// The last reading.
+    /// The last reading, if it was this thread's or there was no other thread's; otherwise a moment that no reading so far is
+    /// later than.
     ///
     /// ```
     /// let clock = millrace_resident::Clock::new();
@@ -116,17 +166,28 @@ impl Clock {
     /// assert_eq!(clock.last(), read);
     /// ```
     pub fn last(&self) -> Moment {
-        Moment(self.last.load(Ordering::Relaxed))
+        Moment(self.block().map_or_else(|| self.last.load(Ordering::Relaxed), |block| block.next - 1))
     }
 
-    /// One atomic step: whoever makes it owns the reading.
+    /// This thread's block, if nobody has taken anything since: each reading that was given out is before `next`.
     #[inline]
-    fn advance(&self, physical: u64) -> Moment {
+    fn block(&self) -> Option<Block> {
+        let block = BLOCK.get();
+        (block.clock == self.number && block.end == self.last.load(Ordering::Relaxed)).then_some(block)
+    }
+
+    /// Takes `many` readings in one atomic step, of which the first is given out.
+    #[inline]
+    fn advance(&self, physical: u64, many: u64) -> Moment {
         let mut last = self.last.load(Ordering::Relaxed);
         loop {
             let next = physical.max(last.saturating_add(1));
-            match self.last.compare_exchange_weak(last, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Moment(next),
+            let end = next.saturating_add(many - 1);
+            match self.last.compare_exchange_weak(last, end, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => {
+                    BLOCK.set(Block { clock: self.number, next: next.saturating_add(1), end });
+                    return Moment(next);
+                }
                 Err(other) => last = other,
             }
         }
@@ -135,7 +196,7 @@ impl Clock {
     /// The physical time as a reading, or nothing if it was read a moment ago: asking the system costs several times as
     /// much as everything else, and within a microsecond or so the counter says which came first.
     #[inline]
-    fn now(&self) -> u64 {
+    fn now(&self, rested: impl FnOnce()) -> u64 {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             // SAFETY: it reads a register.
@@ -146,6 +207,7 @@ impl Clock {
             }
             self.asked.store(ticks, Ordering::Relaxed);
         }
+        rested();
         // Before 1970 it counts by itself.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         (since.as_micros() as u64) << LOGICAL

@@ -395,7 +395,8 @@ impl Life {
             lock(&port.attached_out).insert(header.id, attachment);
         }
         let out = port.rings.out;
-        header.write(&port.region, out.at(position));
+        // SAFETY: the slot is free, and only this kernel writes such slots.
+        unsafe { header.write(&port.region, out.at(position)) };
         out.publish(&port.region, position);
         port.mail.ring();
         prefetch_to_write(port.region.word(out.at(position.wrapping_add(1))));

@@ -20,7 +20,7 @@ use crate::{
     drive::Wheel,
     header::Header,
     journal::{Entry, Journal},
-    layout::{HEADER, RegionLayout, flags},
+    layout::{HEADER, LINE, RegionLayout, flags},
     parcel::{Attachments, SavedAt},
     region::{Region, Rings},
     replies::Replies,
@@ -30,6 +30,9 @@ use crate::{
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// How many slots ahead a sender fetches the next one that it will write.
+const AHEAD: u32 = 4;
 
 /// The host's side of a kernel.
 pub(crate) struct Port {
@@ -116,20 +119,20 @@ impl Port {
     }
 
     /// Writes a message into a slot, if there is one, and tells the kernel. Says its number.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn inject(&self, message: &mut Outgoing<'_>) -> Result<u64, Refusal> {
-        let (head, bytes) = (message.head, message.bytes);
+        let Outgoing { head, bytes, attachment } = message;
         assert!(bytes.len() <= self.layout.in_payload(), "the layout was made for larger messages");
-        self.inject_with(&head, |place| {
+        self.inject_with(head, |place| {
             // SAFETY: the slot is ours until it is published, and has room for the message.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.start, bytes.len()) };
-            Some((bytes.len(), message.attachment.take()))
+            Some((bytes.len(), attachment.take()))
         })
     }
 
     /// Lets `write` build a message in a slot, if there is one, and tells the kernel. `write` says how long the message
     /// is, and what belongs to it; if it says nothing, the kernel passes over the slot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn inject_with(
         &self,
         head: &Head,
@@ -138,75 +141,98 @@ impl Port {
         /// A slot that was claimed has to be published, whatever happens.
         struct Claimed<'a> {
             port: &'a Port,
-            ring: &'a Slots,
-            position: u32,
-            header: Header,
-            quietly: bool,
+            head: &'a Head,
+            number: u64,
         }
         impl Drop for Claimed<'_> {
-            #[inline(always)]
-            fn drop(&mut self) {
-                let (region, ring) = (&self.port.region, self.ring);
-                if let Some(journal) = self.port.journal.get() {
-                    self.note(journal);
-                }
-                self.header.write(region, ring.at(self.position));
-                ring.publish(region, self.position);
-                // The slot after it was the kernel's a lap ago.
-                prefetch_to_write(region.word(ring.at(self.position.wrapping_add(1))));
-                // A kernel that rests until it is told to go on need not know. When it is told, it says that it is active
-                // before it leaves its waker and looks once more: it finds the message, or is found to be active here.
-                let work = &self.port.work;
-                if !self.quietly && work.has_listeners() && !self.port.is_resting() {
-                    work.ring();
-                }
-            }
-        }
-        impl Claimed<'_> {
             #[cold]
-            fn note(&self, journal: &Journal) {
-                let (header, at) = (&self.header, self.ring.at(self.position));
-                let length = header.length as usize;
-                // SAFETY: that much was written, and the slot is ours until it is published.
-                let bytes = unsafe { std::slice::from_raw_parts(self.port.region.payload(at), length) }.to_vec();
-                let (high, number) = ((header.id - 1) & 1 == 1, (header.id - 1) >> 1);
-                let (kind, clock, ask) = (header.kind, header.clock, header.is_ask());
-                let attached = header.flags & flags::ATTACHED != 0;
-                let attachment = attached.then(|| lock(&self.port.attached).get(&header.id).cloned()).flatten();
-                if header.flags & flags::VOID == 0 {
-                    journal.note(Entry { high, number, kind, clock, bytes, attachment, ask });
-                }
+            fn drop(&mut self) {
+                self.port.publish(self.head, self.number, 0, flags::VOID);
             }
         }
         let (tail, ring) = self.inlet(head.high);
         let number = tail.claim(ring, &self.region)?;
-        let (position, id) = (number as u32, message_id(number, head.high));
-        let mut claimed = Claimed {
-            port: self,
-            ring,
-            position,
-            quietly: head.quietly,
-            header: Header {
-                kind: head.kind,
-                length: 0,
-                flags: flags::VOID,
-                id,
-                correlation: 0,
-                clock: head.clock,
-                buffer: head.buffer.0,
-                generation: head.buffer.1,
-            },
-        };
-        let place = Place { start: self.region.payload(ring.at(position)), room: self.layout.in_payload() };
-        let Some((length, attachment)) = write(place) else { return Ok(id) };
-        claimed.header.length = length as u32;
-        claimed.header.flags = head.flags | u32::from(!head.high);
+        let claimed = Claimed { port: self, head, number };
+        let place = Place { start: self.region.payload(ring.at(number as u32)), room: self.layout.in_payload() };
+        let written = write(place);
+        let id = message_id(number, head.high);
+        let Some((length, attachment)) = written else { return Ok(id) };
+        let mut flags = head.flags | u32::from(!head.high);
         if let Some(attachment) = attachment {
-            claimed.header.flags |= flags::ATTACHED;
+            flags |= flags::ATTACHED;
             lock(&self.attached).insert(id, attachment);
         }
-        drop(claimed);
+        std::mem::forget(claimed);
+        self.publish(head, number, length as u32, flags);
         Ok(id)
+    }
+
+    /// Hands a slot that was claimed to the kernel, and tells it.
+    #[inline(always)]
+    fn publish(&self, head: &Head, number: u64, length: u32, flags: u32) {
+        let (region, ring, position) = (&self.region, self.inlet(head.high).1, number as u32);
+        let header = Header {
+            kind: head.kind,
+            length,
+            flags,
+            id: message_id(number, head.high),
+            correlation: 0,
+            clock: head.clock,
+            buffer: head.buffer.0,
+            generation: head.buffer.1,
+        };
+        if let Some(journal) = self.journal.get() {
+            self.note(journal, &header, ring.at(position));
+        }
+        // SAFETY: the slot is ours until it is published.
+        unsafe { header.write(region, ring.at(position)) };
+        ring.publish(region, position);
+        self.fetch(ring, position.wrapping_add(AHEAD));
+        // A kernel that rests until it is told to go on need not know. When it is told, it says that it is active before it
+        // leaves its waker and looks once more: it finds the message, or is found to be active here.
+        if !head.quietly && self.work.has_listeners() && !self.is_resting() {
+            self.work.ring();
+        }
+    }
+
+    /// A reading of the clock for a message. Fetches the slots of the next few, if some time has passed since the last one:
+    /// until there is one that was fetched by a message before.
+    #[inline(always)]
+    pub(crate) fn stamp(&self, high: bool) -> Moment {
+        self.clock.tick_or(
+            #[cold]
+            || {
+                let (tail, ring) = self.inlet(high);
+                let next = tail.position();
+                prefetch_to_write(&self.work);
+                (0..AHEAD).for_each(|n| self.fetch(ring, next.wrapping_add(n)));
+            },
+        )
+    }
+
+    /// Brings a slot that was the kernel's a lap ago to this core: as much of it as small messages have.
+    #[inline(always)]
+    fn fetch(&self, ring: &Slots, position: u32) {
+        let start = self.region.word(ring.at(position));
+        prefetch_to_write(start);
+        if ring.stride * 4 > LINE {
+            prefetch_to_write(std::ptr::from_ref(start).wrapping_byte_add(LINE));
+        }
+    }
+
+    /// Keeps a message that is in its slot, in case it has to be sent again.
+    #[cold]
+    fn note(&self, journal: &Journal, header: &Header, at: usize) {
+        let length = header.length as usize;
+        // SAFETY: that much was written, and the slot is ours until it is published.
+        let bytes = unsafe { std::slice::from_raw_parts(self.region.payload(at), length) }.to_vec();
+        let (high, number) = ((header.id - 1) & 1 == 1, (header.id - 1) >> 1);
+        let (kind, clock, ask) = (header.kind, header.clock, header.is_ask());
+        let attached = header.flags & flags::ATTACHED != 0;
+        let attachment = attached.then(|| lock(&self.attached).get(&header.id).cloned()).flatten();
+        if header.flags & flags::VOID == 0 {
+            journal.note(Entry { high, number, kind, clock, bytes, attachment, ask });
+        }
     }
 
     /// [`Self::inject`], waiting for room: until the deadline, or without one for as long as the kernel makes progress.

@@ -296,7 +296,8 @@ impl<H: Handler> Resident<H> {
         flags: u32,
         attachment: &'a mut Option<Attachment>,
     ) -> Outgoing<'a> {
-        let (high, clock) = (priority == Priority::High, self.port().clock.tick());
+        let high = priority == Priority::High;
+        let clock = self.port().stamp(high);
         let head = Head { high, kind: H::Message::TYPE, flags, clock, buffer: (0, 0), quietly: false };
         Outgoing { head, bytes: message.as_bytes(), attachment }
     }

@@ -6,11 +6,12 @@
 //! waits for, and there is no line with an index on it that both sides write. Positions are 32 bits wide and wrap
 //! around, which is why capacities are powers of two, and at least two.
 //!
-//! Host threads claim positions from a [`Tail`]; a kernel that is the only producer counts by itself.
+//! Host threads claim positions from a [`Tail`], and as long as that is one thread it counts without atomic steps; a kernel
+//! that is the only producer counts by itself.
 //!
 //! `tests/loom.rs` runs this very file under loom.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Solo, Ordering};
 
 /// Memory made of words.
 pub(crate) trait Words {
@@ -60,7 +61,7 @@ impl Slots {
         words.word(self.at(position)).load(Ordering::Acquire)
     }
 
-    /// For the only producer: whether the slot can be written.
+    /// For a producer that is alone: whether the slot can be written.
     #[inline(always)]
     pub(crate) fn is_free(&self, words: &impl Words, position: u32) -> bool {
         self.sequence(words, position) == position
@@ -91,18 +92,34 @@ pub(crate) struct Tail {
     /// How many positions were given out, and above it `CLOSED`: once that is set, no more are. The ring's position is the
     /// lower half; the whole number never comes back, so it can name the message.
     state: AtomicU64,
+    /// Who is alone with it just counts on: nobody else changes it meanwhile.
+    solo: Solo,
 }
 
 const CLOSED: u64 = 1 << 63;
 
 impl Tail {
     pub(crate) fn new() -> Self {
-        Self { state: AtomicU64::new(0) }
+        Self { state: AtomicU64::new(0), solo: Solo::new() }
     }
 
     /// A number whose lower half is a position whose slot is the caller's to write and to publish.
     #[inline(always)]
     pub(crate) fn claim(&self, slots: &Slots, words: &impl Words) -> Result<u64, Refusal> {
+        let Some(_alone) = self.solo.enter() else { return self.claim_among_others(slots, words) };
+        let state = self.state.load(Ordering::Relaxed);
+        if state & CLOSED != 0 {
+            return Err(Refusal::Closed);
+        }
+        if !slots.is_free(words, state as u32) {
+            return Err(Refusal::Full);
+        }
+        self.state.store(state + 1, Ordering::Relaxed);
+        Ok(state)
+    }
+
+    #[inline]
+    fn claim_among_others(&self, slots: &Slots, words: &impl Words) -> Result<u64, Refusal> {
         let mut state = self.state.load(Ordering::Relaxed);
         loop {
             if state & CLOSED != 0 {
@@ -128,6 +145,7 @@ impl Tail {
 
     /// Gives out no more positions; says which would have been the next. Every one before it will be published.
     pub(crate) fn close(&self) -> u32 {
+        self.solo.share();
         self.state.fetch_or(CLOSED, Ordering::Relaxed) as u32
     }
 

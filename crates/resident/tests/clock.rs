@@ -1,7 +1,11 @@
 //! The clock under threads.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::thread;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use millrace_resident::{Clock, Moment};
 
@@ -57,6 +61,76 @@ fn what_was_observed_is_in_the_past() {
     let observed = clock.observe(ahead);
     assert!(observed > ahead && clock.tick() > observed);
     assert!(clock.observe(Moment::from_raw(1)) > observed);
+}
+
+#[test]
+fn a_thread_that_was_told_of_a_moment_reads_later_ones() {
+    let turns = 20_000;
+    let (clock, told) = (Clock::new(), AtomicU64::new(0));
+    // Each in turn reads some in a row, and tells the last one to the other.
+    let read = |parity: u64| {
+        for turn in (0..turns).filter(|turn| turn % 2 == parity) {
+            let before = loop {
+                let told = told.load(Ordering::Acquire);
+                if told >> 63 == parity {
+                    break Moment::from_raw(told & !(1 << 63));
+                }
+                thread::yield_now();
+            };
+            let mut last = before;
+            for _ in 0..turn % 5 {
+                let now = clock.tick();
+                assert!(now > last, "{now:?} after {last:?}");
+                last = now;
+            }
+            told.store(last.raw() | (1 - parity) << 63, Ordering::Release);
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| read(1));
+        read(0);
+    });
+}
+
+#[test]
+fn what_was_seen_is_in_the_past_for_every_thread() {
+    let clock = Clock::new();
+    let ahead = |moment: Moment, by: u64| Moment::from_raw(moment.raw() + by);
+    for by in 0..100 {
+        // By the thread that reads it over and over, and by another.
+        let seen = ahead((0..10).map(|_| clock.tick()).max().unwrap(), by);
+        clock.see(seen);
+        assert!(clock.last() >= seen && clock.tick() > seen);
+        let seen = ahead((0..10).map(|_| clock.tick()).max().unwrap(), by);
+        thread::scope(|scope| scope.spawn(|| clock.see(seen)).join().unwrap());
+        assert!(clock.last() >= seen && clock.tick() > seen, "{by} ahead");
+    }
+}
+
+#[test]
+fn a_thread_that_reads_two_clocks_keeps_them_apart() {
+    let (one, other) = (Clock::new(), Clock::new());
+    let (mut of_one, mut of_other) = (one.tick(), other.tick());
+    for _ in 0..1000 {
+        let (next, next_other) = (one.tick(), other.tick());
+        assert!(next > of_one && next_other > of_other);
+        (of_one, of_other) = (next, next_other);
+    }
+    one.see(Moment::from_raw(of_one.raw() + (1 << 40)));
+    assert!(other.tick().raw() < of_one.raw() + (1 << 40));
+}
+
+#[test]
+fn a_reading_after_a_rest_has_the_time_of_the_system() {
+    let clock = Clock::new();
+    for _ in 0..20 {
+        let read: Vec<_> = (0..5).map(|_| clock.tick()).collect();
+        assert!(read.is_sorted());
+        thread::sleep(Duration::from_millis(3));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let read = clock.tick().since_epoch();
+        assert!(read + Duration::from_millis(1) > now, "{read:?} is before {now:?}");
+    }
 }
 
 /// Whether this was built without optimization, as far as one can tell.

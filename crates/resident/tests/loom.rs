@@ -3,8 +3,50 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use loom::{
+        sync::{
+            Mutex, MutexGuard,
+            atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        },
+        thread,
+    };
+
+    pub(crate) use crate::solo::Solo;
+
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap()
+    }
+
+    /// A thread's number, from one on.
+    pub(crate) fn me() -> u64 {
+        static LAST: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        loom::thread_local!(static ME: u64 = LAST.fetch_add(1, Ordering::Relaxed) + 1);
+        ME.with(|me| *me)
+    }
 }
+
+/// As `ring` has it under loom.
+mod fence {
+    use loom::sync::atomic::{Ordering, fence};
+
+    pub(crate) fn prepare() {}
+
+    pub(crate) fn is_asymmetric() -> bool {
+        true
+    }
+
+    pub(crate) fn light() {
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn heavy() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[path = "../../ring/src/solo.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the file of another crate")]
+mod solo;
 
 #[path = "../src/slots.rs"]
 #[allow(dead_code, reason = "not every scenario uses everything")]
