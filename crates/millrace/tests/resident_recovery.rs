@@ -229,3 +229,76 @@ fn linked_kernels_come_back_from_a_lost_device_in_batches() {
 fn links_to_another_device_lose_nothing_when_one_is_lost() {
     all_is_seen_once(&LaunchOptions::default(), true);
 }
+
+/// So much that the device makes checkpoints most of the time.
+#[derive(Clone, Copy, Message)]
+#[repr(C)]
+struct Large {
+    count: u32,
+    values: [u32; 512],
+}
+
+/// Counts, in every word of a state that takes long to copy.
+struct Copies;
+
+impl Handler for Copies {
+    type Message = Item;
+    type Reply = ();
+    type State = Large;
+    const WGSL: Option<&'static str> = Some(
+        "
+        (*state).count += 1u;
+        for (var i = 0u; i < 512u; i++) {
+            (*state).values[i] += message.value;
+        }
+        ",
+    );
+    fn state(&self) -> Large {
+        Large { count: 0, values: [0; 512] }
+    }
+    fn handle(&mut self, _: &mut Large, _: &Item, _: &mut Scope<'_, ()>) {}
+}
+
+/// Loses the device over and over while it makes checkpoints: one after each message, or as fast as somebody asks for them.
+fn checkpoints_are_whole(every: u64, ask: bool) {
+    let Ok(device) = millrace::runtime().open("gpu") else { return };
+    let mut kernel = device.launch(Copies, LaunchOptions::default().checkpoint_every(every).inbound(16)).unwrap();
+    let mut sent = 0;
+    for round in 0..2 {
+        thread::scope(|scope| {
+            let sender = scope.spawn(|| (0..).take_while(|_| kernel.send(Item { value: 3 }).is_ok()).count() as u32);
+            if ask {
+                scope.spawn(|| {
+                    while let Ok(found) = kernel.checkpoint() {
+                        assert!(found.state.values.iter().all(|value| *value == 3 * found.state.count));
+                    }
+                });
+            }
+            thread::sleep(Duration::from_millis(20 + 7 * round));
+            destroy(&device);
+            sent += sender.join().unwrap();
+        });
+        kernel.wait_for(Status::Failed, soon()).unwrap();
+        replace(&mut kernel);
+    }
+    let deadline = soon();
+    let state = loop {
+        let state = kernel.checkpoint().unwrap().state;
+        if state.count >= sent {
+            break state;
+        }
+        assert!(Instant::now() < deadline, "{} of {sent}", state.count);
+        thread::sleep(Duration::from_millis(2));
+    };
+    assert!(state.count == sent && state.values.iter().all(|value| *value == 3 * sent), "{} of {sent}", state.count);
+}
+
+#[test]
+fn a_device_that_is_lost_while_it_makes_checkpoints_at_an_interval_leaves_one() {
+    checkpoints_are_whole(1, false);
+}
+
+#[test]
+fn a_device_that_is_lost_while_it_makes_checkpoints_on_request_leaves_one() {
+    checkpoints_are_whole(1000, true);
+}

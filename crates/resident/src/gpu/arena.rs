@@ -1,7 +1,7 @@
 //! The memory that all resident kernels of a device lie in: a directory, and behind it a piece for each kernel.
 //!
 //! A kernel's piece is its region, as `layout.rs` says, and behind it what only the device needs: a block of its own,
-//! the state, the last checkpoint of it, the ring that other kernels of the device write into, and its memory.
+//! the state, the last two checkpoints of it, the ring that other kernels of the device write into, and its memory.
 
 use std::{
     fmt::Write as _,
@@ -78,14 +78,10 @@ pub(super) mod own {
     pub(in super::super) const LINK_TAIL: usize = 2;
     /// Whether a message of another kernel goes before one of the host.
     pub(in super::super) const TURN: usize = 3;
-    /// Odd while a checkpoint is being made.
+    /// Two for each checkpoint that is complete; the last is in slot [`slot_of`]. Odd while the host writes it.
     pub(in super::super) const SAVED_VERSION: usize = 4;
-    pub(in super::super) const SAVED_HANDLED: usize = 6;
-    pub(in super::super) const SAVED_CLOCK: usize = 8;
-    pub(in super::super) const SAVED_HIGH: usize = 10;
-    pub(in super::super) const SAVED_NORMAL: usize = 11;
-    /// Up to where messages of other kernels are in the checkpoint.
-    pub(in super::super) const SAVED_LINK: usize = 12;
+    /// Up to where messages of other kernels are in the last checkpoint, for those who need room.
+    pub(in super::super) const SAVED_LINK: usize = 6;
     /// Answers until the head of every slot of the outbound ring is as it should be again, after an error.
     pub(in super::super) const DIRTY: usize = 5;
     /// Times that the positions of the inbound rings began anew.
@@ -99,10 +95,29 @@ pub(super) mod own {
     pub(in super::super) const FEEDING: usize = 17;
     pub(in super::super) const FEEDING_HEAD: usize = 18;
     pub(in super::super) const FEEDING_NEXT: usize = 19;
+    /// What a checkpoint holds besides the state, twice: see [`super::saved`].
+    pub(in super::super) const SAVED: usize = 20;
     /// For each link: see [`super::link`].
-    pub(in super::super) const LINKS: usize = 32;
+    pub(in super::super) const LINKS: usize = SAVED + 2 * super::saved::WORDS;
     pub(in super::super) const LINK_WORDS: usize = 6;
     pub(in super::super) const WORDS: usize = LINKS + super::MOST_LINKS * LINK_WORDS;
+}
+
+/// Words of a checkpoint, besides the state. A checkpoint is written into the slot that the last one is not in, and counts
+/// from the moment that [`own::SAVED_VERSION`] says so: a device that dies before leaves the last one as it was.
+pub(super) mod saved {
+    pub(in super::super) const HANDLED: usize = 0;
+    pub(in super::super) const CLOCK: usize = 2;
+    pub(in super::super) const HIGH: usize = 4;
+    pub(in super::super) const NORMAL: usize = 5;
+    /// Up to where messages of other kernels are in it.
+    pub(in super::super) const LINK: usize = 6;
+    pub(in super::super) const WORDS: usize = 8;
+}
+
+/// Which of the two slots the last checkpoint is in.
+pub(super) fn slot_of(version: u32) -> usize {
+    (version / 2) as usize % 2
 }
 
 /// Words of a link.
@@ -161,11 +176,14 @@ pub(super) fn wgsl() -> String {
         ("OWN_HIGH_LAPS", own::HIGH_LAPS),
         ("OWN_NORMAL_LAPS", own::NORMAL_LAPS),
         ("OWN_SAVED_VERSION", own::SAVED_VERSION),
-        ("OWN_SAVED_HANDLED", own::SAVED_HANDLED),
-        ("OWN_SAVED_CLOCK", own::SAVED_CLOCK),
-        ("OWN_SAVED_HIGH", own::SAVED_HIGH),
-        ("OWN_SAVED_NORMAL", own::SAVED_NORMAL),
         ("OWN_SAVED_LINK", own::SAVED_LINK),
+        ("OWN_SAVED", own::SAVED),
+        ("SAVED_HANDLED", saved::HANDLED),
+        ("SAVED_CLOCK", saved::CLOCK),
+        ("SAVED_HIGH", saved::HIGH),
+        ("SAVED_NORMAL", saved::NORMAL),
+        ("SAVED_LINK", saved::LINK),
+        ("SAVED_WORDS", saved::WORDS),
         ("OWN_REPLAY", own::REPLAY),
         ("OWN_LOUD", own::LOUD),
         ("OWN_FEEDING", own::FEEDING),
@@ -253,7 +271,7 @@ impl Arena {
         let own = region;
         let state = own + own::WORDS;
         let saved = state + state_bytes / 4;
-        let links = (saved + state_bytes / 4).next_multiple_of(16);
+        let links = (saved + 2 * (state_bytes / 4)).next_multiple_of(16);
         let memory = (links + link_slots * layout.in_stride).next_multiple_of(16);
         let words = memory.saturating_add(memory_words).checked_next_multiple_of(32).unwrap_or(usize::MAX / 8);
         let mut free = lock(&self.free);
@@ -315,6 +333,7 @@ pub(super) struct Piece {
     pub(super) words: usize,
     pub(super) own: usize,
     pub(super) state: usize,
+    /// The two copies of it.
     pub(super) saved: usize,
     pub(super) links: usize,
     /// Slots of the ring that other kernels write into, a power of two.

@@ -7,6 +7,7 @@ use millrace_core::Device;
 use super::{
     Gpu,
     arena::{Arena, Piece, link, own},
+    checkpoint::saved_link,
     keeper::Keeper,
 };
 use crate::{
@@ -128,7 +129,7 @@ impl Lost {
     /// What other kernels sent to it since its last checkpoint, and how many of those it had handled.
     fn letters_of_kernels(&self, arena: &Arena, port: &Port) -> (Vec<Letter>, usize) {
         let own = |at: usize| arena.get(self.own + at);
-        let saved = if own(own::SAVED_VERSION) == 0 { 0 } else { own(own::SAVED_LINK) };
+        let saved = saved_link(arena, self.own);
         let (mut head, tail, (first, slots)) = (own(own::LINK_HEAD), own(own::LINK_TAIL), self.links);
         if self.answered(port).is_some_and(|(_, link)| link == head.wrapping_add(1)) && head != tail {
             head = head.wrapping_add(1);

@@ -6,6 +6,7 @@
 
 mod arena;
 mod batches;
+mod checkpoint;
 mod forward;
 mod keeper;
 mod lost;
@@ -20,18 +21,19 @@ use millrace_core::{Device, Dim3, Priority, Sharing};
 
 use self::{
     arena::{Arena, own},
+    checkpoint::{read_checkpoint, saved_positions},
     keeper::{House, Tenant},
     lost::{Lost, Replay},
     program::Part,
 };
 use crate::{
-    Clock, Command, Error, InUse, Mode, Moment, Residency, RestartPolicy, Result, Status,
+    Clock, Command, Error, InUse, Mode, Residency, RestartPolicy, Result, Status,
     engine::{Engine, Launched, Plan, Recovery},
     handler::Behaviour,
-    journal::{Journal, Positions},
+    journal::Journal,
     layout::slot,
     links::Links,
-    port::{Port, Saved, lock},
+    port::{Port, lock},
     slots::Words as _,
 };
 
@@ -190,41 +192,4 @@ impl Gpu {
         let (recovery, keep) = (Some(Box::new(recovery) as Box<dyn Recovery>), Some(Box::new(house) as _));
         Ok(Launched { port, links, residency, recovery, caught_up, keep })
     }
-}
-
-/// Where the rings were at the last checkpoint.
-fn saved_positions(arena: &Arena, own: usize) -> Option<Positions> {
-    of_checkpoint(arena, own, |word| [own::SAVED_HIGH, own::SAVED_NORMAL].map(|at| word(own + at)))
-}
-
-/// The checkpoint that the device made last.
-fn read_checkpoint(arena: &Arena, own: usize, saved: usize, bytes: usize) -> Option<Saved> {
-    of_checkpoint(arena, own, |word| {
-        let two = |at: usize| u64::from(word(own + at)) | u64::from(word(own + at + 1)) << 32;
-        Saved {
-            state: (0..bytes / 4).flat_map(|i| word(saved + i).to_ne_bytes()).collect(),
-            handled: two(own::SAVED_HANDLED),
-            clock: Moment::from_raw(two(own::SAVED_CLOCK)),
-            positions: [own::SAVED_HIGH, own::SAVED_NORMAL].map(|at| word(own + at)),
-        }
-    })
-}
-
-/// Reads words of the last checkpoint, all of the same one; none if there is none.
-fn of_checkpoint<R>(arena: &Arena, own: usize, read: impl Fn(&dyn Fn(usize) -> u32) -> R) -> Option<R> {
-    let word = |at: usize| arena.word(at).load(Ordering::Relaxed);
-    // A device that stopped in the middle must not keep us here.
-    for _ in 0..1_000_000 {
-        let version = arena.get(own + own::SAVED_VERSION);
-        if version == 0 {
-            return None;
-        }
-        let found = read(&word);
-        std::sync::atomic::fence(Ordering::Acquire);
-        if version.is_multiple_of(2) && version == word(own + own::SAVED_VERSION) {
-            return Some(found);
-        }
-        std::hint::spin_loop();
-    }
-    None
 }

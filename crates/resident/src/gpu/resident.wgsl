@@ -159,27 +159,31 @@ fn stirs(number: u32) -> bool {
     return word(at + CONTROL_STATUS) == STATUS_DRAINING;
 }
 
-// Copies the state beside itself, with what the kernel had done by then.
+// Copies the state beside itself, with what the kernel had done by then: to where the last checkpoint but one was, and the
+// last one stays what it is until this one is complete.
 fn checkpoint() {
-    let saving = word(own + OWN_SAVED_VERSION);
-    put(own + OWN_SAVED_VERSION, saving + 1u);
-    order();
+    let version = word(own + OWN_SAVED_VERSION) + 2u;
+    let which = (version / 2u) & 1u;
     let words = state_words(handler);
-    let saved = state_at + words;
+    let copy = state_at + words * (1u + which);
     for (var i = 0u; i < words; i++) {
-        put(saved + i, word(state_at + i));
+        put(copy + i, word(state_at + i));
     }
     spent += words;
-    put(own + OWN_SAVED_HANDLED, word(region + TELEMETRY_HANDLED));
-    put(own + OWN_SAVED_HANDLED + 1u, word(region + TELEMETRY_HANDLED + 1u));
-    put(own + OWN_SAVED_CLOCK, clock_low);
-    put(own + OWN_SAVED_CLOCK + 1u, clock_high);
-    put(own + OWN_SAVED_HIGH, high);
-    put(own + OWN_SAVED_NORMAL, normal);
-    put(own + OWN_SAVED_LINK, link_head);
-    link_saved = link_head;
+    let saved = own + OWN_SAVED + which * SAVED_WORDS;
+    put(saved + SAVED_HANDLED, word(region + TELEMETRY_HANDLED));
+    put(saved + SAVED_HANDLED + 1u, word(region + TELEMETRY_HANDLED + 1u));
+    put(saved + SAVED_CLOCK, clock_low);
+    put(saved + SAVED_CLOCK + 1u, clock_high);
+    put(saved + SAVED_HIGH, high);
+    put(saved + SAVED_NORMAL, normal);
+    put(saved + SAVED_LINK, link_head);
     order();
-    put(own + OWN_SAVED_VERSION, saving + 2u);
+    put(own + OWN_SAVED_VERSION, version);
+    order();
+    // Only now is there room for others.
+    link_saved = link_head;
+    put(own + OWN_SAVED_LINK, link_head);
     since = 0u;
     put(own + OWN_SINCE, 0u);
     put(region + TELEMETRY_CHECKPOINTS, word(region + TELEMETRY_CHECKPOINTS) + 1u);
