@@ -11,12 +11,13 @@ use std::{
 };
 
 use millrace::resident::{
-    Archive, ArchivedHandler, ArchivedResident, Launch, LaunchOptions, Message, Resident, Scope, rkyv,
+    Archive, ArchivedHandler, ArchivedResident, Handler, Launch, LaunchOptions, Message, Resident, Scope, rkyv,
 };
 
 use super::{
     Effort,
-    kernels::{PAIR, PATIENCE, Pair, Taker, until_handled},
+    ends::{Writer, reader_is_here, rest, until_asleep},
+    kernels::{PAIR, PATIENCE, Pair, until_handled},
 };
 use crate::{
     Error, Result,
@@ -67,6 +68,7 @@ impl ArchivedHandler for Reader {
     fn handle(&mut self, _: &mut (), message: &rkyv::Archived<VectorAdd>, scope: &mut Scope<'_, f32>) -> f32 {
         if !scope.is_ask() {
             scope.no_reply();
+            reader_is_here();
         }
         message.a.iter().chain(message.b.iter()).map(|value| value.to_native()).sum()
     }
@@ -80,7 +82,7 @@ pub(super) fn sides(effort: &Effort) -> Vec<Side> {
     vec![side("millrace", ours), side("rkyv", rkyv_alone), side("limit", limit)]
 }
 
-/// Writes archives into the slots of a kernel that is paused meanwhile.
+/// Writes archives into the slots of a kernel that is paused meanwhile, and sleeps on another core.
 #[derive(Debug)]
 pub struct Archives {
     reader: ArchivedResident<Reader>,
@@ -103,7 +105,10 @@ impl Archives {
 
     /// Writes [`BURST`] of them, and says how long that took. Then they are read.
     pub fn burst(&mut self) -> Result<Duration> {
+        let _here = Writer::is_here();
+        let rests = self.reader.telemetry().rests;
         self.reader.pause()?;
+        until_asleep(|| self.reader.telemetry(), rests);
         let before = Instant::now();
         for _ in 0..BURST {
             self.reader.try_send(black_box(&self.message))?;
@@ -122,10 +127,25 @@ impl Archives {
     }
 }
 
+/// Reads plain messages of sixteen bytes.
+#[derive(Debug)]
+struct Listener;
+
+impl Handler for Listener {
+    type Message = Command;
+    type Reply = ();
+    type State = ();
+    fn state(&self) {}
+    fn handle(&mut self, _: &mut (), command: &Command, _: &mut Scope<'_, ()>) {
+        reader_is_here();
+        black_box(*command);
+    }
+}
+
 /// The same with plain messages of sixteen bytes.
 #[derive(Debug)]
 pub struct Plain {
-    taker: Resident<Taker>,
+    listener: Resident<Listener>,
     sent: u64,
 }
 
@@ -133,21 +153,24 @@ impl Plain {
     /// A kernel that takes them.
     pub fn new() -> Result<Self> {
         let device = millrace::runtime().open("cpu")?;
-        Ok(Self { taker: device.launch(Taker, LaunchOptions::default().inbound(BURST))?, sent: 0 })
+        Ok(Self { listener: device.launch(Listener, LaunchOptions::default().inbound(BURST))?, sent: 0 })
     }
 
     /// As [`Archives::burst`].
     pub fn burst(&mut self) -> Result<Duration> {
-        self.taker.pause()?;
+        let _here = Writer::is_here();
+        let rests = self.listener.telemetry().rests;
+        self.listener.pause()?;
+        until_asleep(|| self.listener.telemetry(), rests);
         let command = Command::nth(INJECT, 0);
         let before = Instant::now();
         for _ in 0..BURST {
-            self.taker.try_send(black_box(command)).map_err(millrace::resident::Error::from)?;
+            self.listener.try_send(black_box(command)).map_err(millrace::resident::Error::from)?;
         }
         let took = before.elapsed();
         self.sent += BURST as u64;
-        self.taker.activate()?;
-        until_handled(&self.taker, self.sent)?;
+        self.listener.activate()?;
+        until_handled(&self.listener, self.sent)?;
         Ok(took)
     }
 }
@@ -233,7 +256,7 @@ struct Audience {
     thread: thread::JoinHandle<()>,
 }
 
-/// Nothing but copying the floats, into as much memory as the slots have and that another thread reads in between.
+/// Nothing but copying the floats, into as much memory as the slots have and that a thread on another core reads in between.
 fn limit(effort: &Effort) -> Result<Vec<Metric>> {
     let words = SLOT / 4;
     let stage = Arc::new(Mutex::new(vec![0f32; BURST * words]));
@@ -242,6 +265,7 @@ fn limit(effort: &Effort) -> Result<Vec<Metric>> {
         let stage = stage.clone();
         let body = move || {
             while wake.recv().is_ok() {
+                reader_is_here();
                 let sum = stage.lock().unwrap_or_else(PoisonError::into_inner).iter().sum::<f32>();
                 if done.send(sum).is_err() {
                     return;
@@ -255,6 +279,8 @@ fn limit(effort: &Effort) -> Result<Vec<Metric>> {
     let mut samples = Vec::new();
     let start = Instant::now();
     while start.elapsed() < effort.turn {
+        let _here = Writer::is_here();
+        rest();
         let mut stage = audience.stage.lock().unwrap_or_else(PoisonError::into_inner);
         let before = Instant::now();
         for slot in stage.chunks_exact_mut(words) {

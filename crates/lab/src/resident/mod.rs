@@ -5,6 +5,7 @@
 
 pub mod actors;
 pub mod archives;
+mod ends;
 pub mod kernels;
 mod ractor;
 mod targets;
