@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{self, Write as _},
+    io,
     path::{Path, PathBuf},
 };
 

@@ -11,7 +11,7 @@
 //!
 //! `tests/loom.rs` runs this very file under loom.
 
-use crate::sync::{AtomicU32, AtomicU64, Solo, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Solo};
 
 /// Memory made of words.
 pub(crate) trait Words {

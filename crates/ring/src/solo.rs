@@ -7,7 +7,8 @@
 //! waits until everything that was written before has reached the cache, lines of other cores included.
 //!
 //! The right is given to a thread a few times. If threads still take it from each other after that, it is shared: nobody has
-//! it any more, and what it stood for has to be done in a way that any number of threads can do at once.
+//! it any more, and what it stood for has to be done in a way that any number of threads can do at once. That is what tells it
+//! from [`crate::Bias`], which goes with a lock: there one thread at a time is inside in either way, and the bias comes back.
 
 use std::fmt;
 

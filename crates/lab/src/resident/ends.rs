@@ -71,7 +71,7 @@ mod cores {
             let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
             let mut all = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
             let first = all.next().unwrap_or(0);
-            (first, all.last().unwrap_or(first))
+            (first, all.next_back().unwrap_or(first))
         })
     }
 
