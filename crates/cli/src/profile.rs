@@ -131,11 +131,7 @@ pub(crate) fn profile(options: &Options) -> Result<(), Failure> {
     let summary = profile.summary();
     println!("{summary}");
     // All of them, also if one cannot be written or the work has failed.
-    let said = |written: std::io::Result<()>, path: &Path| {
-        written?;
-        println!("written to {}", path.display());
-        Ok(())
-    };
+    let said = |written: std::io::Result<()>, path: &Path| written.map(|()| println!("written to {}", path.display()));
     let trace = options.trace.as_deref().map(|path| said(profile.write_trace(path), path));
     let svg = options.svg.as_deref().map(|path| said(profile.write_svg(path), path));
     let json = options.json.as_deref().map(|path| {

@@ -1,8 +1,7 @@
 //! Runs that were kept: a folder of plain JSON files, one for each.
 
 use std::{
-    fs,
-    io,
+    fs, io,
     path::{Path, PathBuf},
 };
 

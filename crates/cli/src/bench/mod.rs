@@ -4,7 +4,7 @@ mod instructions;
 mod plan;
 mod show;
 
-use std::{io::Write, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 use millrace::core::file;
