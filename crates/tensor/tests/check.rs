@@ -97,7 +97,7 @@ fn a_sound_device_agrees_in_everything() {
 
 #[test]
 fn the_first_operation_that_differs_is_found_saved_and_done_again() {
-    for (kernel, op) in [("relu_f32_packed", "relu_f32_f32"), ("matmul_brief", "matmul"), ("softmax", "softmax")] {
+    for (kernel, op) in [("relu_f32_narrow", "relu_f32_f32"), ("matmul_brief", "matmul"), ("softmax", "softmax")] {
         let ((device, faults), folder) = (odd(), tempdir().unwrap());
         let tensors = Tensors::checked(&device, Some(folder.path())).unwrap();
         faults.spoil(kernel);
@@ -139,7 +139,7 @@ fn a_transposed_input_is_replayed_as_it_lay() {
 #[test]
 fn without_a_check_nothing_is_compared_and_a_full_disk_is_no_reason_to_stop() {
     let (device, faults) = odd();
-    faults.spoil("relu_f32_packed");
+    faults.spoil("relu_f32_narrow");
     let tensors = Tensors::on(&device).unwrap();
     assert!(tensors.check().is_none());
     tensors.ones(&[4]).unwrap().relu().unwrap().to_vec::<f32>().unwrap();
