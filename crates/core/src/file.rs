@@ -21,7 +21,7 @@ pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>
     written.map_err(|error| cannot_write(path, &error))
 }
 
-/// Whether [`write`] would find its place: what fails is better known before the work than after. Changes nothing.
+/// Whether [`write()`] would find its place: what fails is better known before the work than after. Changes nothing.
 ///
 /// ```
 /// let folder = std::env::temp_dir();
