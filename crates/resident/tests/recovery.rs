@@ -147,7 +147,8 @@ impl Group {
 fn replace<K>(kernel: &mut K, recover: impl Fn(&K) -> Result<K, Error>) {
     match recover(kernel) {
         Ok(found) => *kernel = found,
-        Err(Error::NotFrom { from: Status::Active, .. }) => {}
+        // It has not failed. One that came back a moment ago may not have got round to going on.
+        Err(Error::NotFrom { from: Status::Launched | Status::Paused | Status::Active, .. }) => {}
         Err(error) => panic!("{error}"),
     }
 }
