@@ -522,3 +522,20 @@ fn decode<T: Archivable>(header: &Header, bytes: &[u8], attachment: Option<Attac
         _ => Archive::from_bytes(bytes),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::copy;
+
+    #[test]
+    fn every_length_is_copied_whole_and_nothing_beside_it() {
+        let from: Vec<u8> = (0..9000u32).map(|n| (n % 251) as u8 + 1).collect();
+        for bytes in (0..300).chain(8100..8300) {
+            let mut to = vec![0; bytes + 64];
+            // SAFETY: both are longer, and they are two.
+            unsafe { copy(from.as_ptr(), to.as_mut_ptr().add(1), bytes) };
+            assert_eq!(to[1..=bytes], from[..bytes]);
+            assert!(to[0] == 0 && to[bytes + 1..].iter().all(|&byte| byte == 0), "{bytes}");
+        }
+    }
+}
