@@ -9,6 +9,7 @@ use std::{
 };
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// One run at a time: most of them keep all cores busy, and some measure.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -23,18 +24,13 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// A file of this test's own, gone with it.
-struct Scratch(PathBuf);
+/// A file or folder of this test's own, gone with it.
+struct Scratch(PathBuf, #[allow(dead_code, reason = "it removes itself")] TempDir);
 
 impl Scratch {
     fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("millrace-{}-{name}", std::process::id())))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let folder = tempfile::tempdir().unwrap();
+        Self(folder.path().join(name), folder)
     }
 }
 
@@ -259,8 +255,8 @@ fn interrupt(run: &std::process::Child) {
 #[test]
 fn a_group_that_is_interrupted_keeps_its_rows_without_a_verdict() {
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (json, folder) = (Scratch::new("cut.json"), std::env::temp_dir().join(format!("cut-{}", std::process::id())));
-    let (mut run, rest) = bench_under_way(&folder, &json);
+    let (json, folder) = (Scratch::new("cut.json"), tempfile::tempdir().unwrap());
+    let (mut run, rest) = bench_under_way(folder.path(), &json);
     let _input = run.stdin.take(); // it ends at once with that
     interrupt(&run);
     let output = run.wait_with_output().unwrap();
@@ -268,7 +264,7 @@ fn a_group_that_is_interrupted_keeps_its_rows_without_a_verdict() {
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.contains("stopped after 0 of 1 groups and in the middle of channel_send_latency"), "{said}");
     assert!(shown.contains("interrupted after") && shown.contains("kept as cut"), "{shown}");
-    for file in [json.0.clone(), folder.join("cut.json")] {
+    for file in [json.0.clone(), folder.path().join("cut.json")] {
         let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
         let rows = report["rows"].as_array().unwrap();
         assert_eq!(rows.len(), 44, "every side had a turn with its four cases: {report}");
@@ -278,16 +274,14 @@ fn a_group_that_is_interrupted_keeps_its_rows_without_a_verdict() {
             assert!(row["interrupted"] == true && row["met"].is_null(), "a verdict was drawn: {row}");
         }
     }
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[cfg(unix)]
 #[test]
 fn a_second_interrupt_ends_a_bench_at_once() {
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (json, folder) =
-        (Scratch::new("twice.json"), std::env::temp_dir().join(format!("twice-{}", std::process::id())));
-    let (mut run, _rest) = bench_under_way(&folder, &json);
+    let (json, folder) = (Scratch::new("twice.json"), tempfile::tempdir().unwrap());
+    let (mut run, _rest) = bench_under_way(folder.path(), &json);
     let _input = run.stdin.take(); // it ends at once with that
     // Frozen, the group cannot answer the first.
     let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
@@ -474,7 +468,6 @@ fn there_are_completions_and_manual_pages() {
     let folder = Scratch::new("man");
     assert!(millrace(&["man", folder.0.to_str().unwrap()]).status.success());
     assert!(folder.0.join("millrace-bench.1").exists());
-    std::fs::remove_dir_all(&folder.0).unwrap();
     assert_eq!(millrace(&["man", "/dev/null/here"]).status.code(), Some(4));
 }
 
@@ -517,7 +510,6 @@ fn runs_are_kept_and_compared() {
     refused("nothing", "there is no run called");
     refused("../up", "is no name");
     assert_eq!(bench(&[&one[..], &["--fail-on-regression", "5%"]].concat()).status.code(), Some(2));
-    std::fs::remove_dir_all(&folder.0).unwrap();
 }
 
 #[test]
@@ -555,7 +547,6 @@ fn a_page_about_a_run_stands_alone_and_shows_every_group() {
     }
     assert_eq!(page.matches("<div").count(), page.matches("</div>").count());
     assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
-    std::fs::remove_dir_all(&folder.0).unwrap();
     assert_eq!(millrace(&["bench", "wave_8", "--html", "/nonexistent/page.html"]).status.code(), Some(4));
 }
 

@@ -13,6 +13,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tungstenite::{Message, WebSocket, client::IntoClientRequest};
 
 /// What never takes that long, however busy the machine is.
@@ -22,14 +23,17 @@ const LONG: Duration = Duration::from_secs(60);
 struct Server {
     child: Child,
     port: u16,
+    /// What it keeps is kept here.
+    _home: TempDir,
 }
 
 impl Server {
     fn start(arguments: &[&str]) -> Self {
+        let home = tempfile::tempdir().unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_millrace"))
             .arg("serve")
             .args(arguments)
-            .env("XDG_DATA_HOME", std::env::temp_dir().join(format!("millrace-page-{}", std::process::id())))
+            .env("XDG_DATA_HOME", home.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -37,7 +41,7 @@ impl Server {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let port = line.trim().rsplit(':').next().unwrap().split('/').next().unwrap().parse();
-        Self { child, port: port.unwrap_or_else(|_| panic!("no address in {line:?}")) }
+        Self { child, port: port.unwrap_or_else(|_| panic!("no address in {line:?}")), _home: home }
     }
 
     fn url(&self, path: &str) -> String {

@@ -2,42 +2,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::{
-    path::PathBuf,
-    process::{Command, Output},
-};
+use std::process::{Command, Output};
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 fn millrace(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_millrace")).args(arguments).output().unwrap()
 }
 
-/// A folder of this test's own, gone with it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("millrace-profile-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+fn file(folder: &TempDir, name: &str) -> String {
+    folder.path().join(name).to_str().unwrap().to_owned()
 }
 
 #[test]
 fn a_profile_is_printed_and_written_in_every_form() {
-    let folder = Folder::new("forms");
-    let (trace, svg, json) = (folder.file("trace.json"), folder.file("flame.svg"), folder.file("table.json"));
+    let folder = tempfile::tempdir().unwrap();
+    let (trace, svg, json) = (file(&folder, "trace.json"), file(&folder, "flame.svg"), file(&folder, "table.json"));
     for what in ["commands", "tour", "reduce_ops"] {
         let arguments = ["profile", what, "--seconds", "0.1", "--trace", &trace, "--svg", &svg, "--json", &json];
         let output = millrace(&arguments);
@@ -52,7 +33,7 @@ fn a_profile_is_printed_and_written_in_every_form() {
         let spans = traced["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X").count() as u64;
         assert_eq!((of_ops, spans), (commands, commands));
         assert!(std::fs::read_to_string(&svg).unwrap().ends_with("</svg>\n"));
-        assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 3, "nothing is left beside them");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3, "nothing is left beside them");
     }
 }
 
@@ -87,8 +68,8 @@ fn a_full_disk_is_an_error_that_names_the_file() {
 #[test]
 #[cfg(unix)]
 fn stopping_it_writes_what_there_is() {
-    let folder = Folder::new("stopped");
-    let trace = folder.file("trace.json");
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(&folder, "trace.json");
     let arguments = ["profile", "commands", "--seconds", "600", "--events", "5000", "--trace", &trace];
     let child =
         Command::new(env!("CARGO_BIN_EXE_millrace")).args(arguments).stdout(std::process::Stdio::piped()).spawn();

@@ -96,9 +96,8 @@ mod tests {
 
     #[test]
     fn what_fails_half_way_leaves_the_old_file_and_nothing_else() {
-        let folder = std::env::temp_dir().join(format!("millrace-file-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("trace.json");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace.json");
         write(&path, |out| out.write_all(b"old")).unwrap();
         let full = |out: &mut dyn Write| {
             out.write_all(&[b'x'; 1 << 20])?;
@@ -111,8 +110,7 @@ mod tests {
         check(&path).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old", "looking changes nothing");
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing is left beside it");
-        assert_eq!(check(&folder).unwrap_err().kind(), io::ErrorKind::IsADirectory);
-        fs::remove_dir_all(folder).unwrap();
+        assert_eq!(check(folder.path()).unwrap_err().kind(), io::ErrorKind::IsADirectory);
     }
 
     #[test]

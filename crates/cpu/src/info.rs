@@ -227,15 +227,16 @@ mod tests {
 
     #[test]
     fn the_hottest_zone_is_the_temperature() {
-        let zones = std::env::temp_dir().join(format!("millrace-thermal-{}", std::process::id()));
+        let zones = tempfile::tempdir().unwrap();
+        let zones = zones.path();
         for (zone, text) in [("thermal_zone0", "41000\n"), ("thermal_zone1", "56500\n"), ("cooling_device0", "")] {
             fs::create_dir_all(zones.join(zone)).unwrap();
             if !text.is_empty() {
                 fs::write(zones.join(zone).join("temp"), text).unwrap();
             }
         }
-        assert_eq!(hottest(&zones), Some(56.5));
-        fs::remove_dir_all(&zones).unwrap();
-        assert_eq!(hottest(&zones), None);
+        assert_eq!(hottest(zones), Some(56.5));
+        fs::remove_dir_all(zones).unwrap();
+        assert_eq!(hottest(zones), None);
     }
 }

@@ -142,15 +142,15 @@ fn cross_backend_validation(c: &mut Criterion) {
 fn autotuning(c: &mut Criterion) {
     let mut group = group(c, "autotuning", "the tuned way is never slower than the usual one");
     group.sample_size(10);
-    let (device, folder) = (cpu(), std::env::temp_dir().join(format!("millrace-bench-{}", std::process::id())));
-    let tuner = Tuner::new(&device, Some(&folder), Tuning::Kept).limit(Duration::from_millis(300));
+    let (device, folder) = (cpu(), tempfile::tempdir().expect("a temporary folder"));
+    let tuner = Tuner::new(&device, Some(folder.path()), Tuning::Kept).limit(Duration::from_millis(300));
     let case = "matmul 1x128x128x128".parse().expect("it is a case");
     let mut outcome = None;
     group.bench_function("measure", |bencher| {
         bencher.iter(|| outcome = Some(tuner.tune(&device, &case).expect(FINE)));
     });
     group.sample_size(20);
-    let usual = Tuner::new(&device, Some(&folder), Tuning::Never);
+    let usual = Tuner::new(&device, Some(folder.path()), Tuning::Never);
     for (name, tuner) in [("usual", &usual), ("tuned", &tuner)] {
         let tensors = Tensors::tuned(&device, tuner).expect(FINE);
         let x = tensors.rand(&[128, 128], 1).expect(FINE);
@@ -172,7 +172,6 @@ fn autotuning(c: &mut Criterion) {
             outcome.gain()
         );
     }
-    std::fs::remove_dir_all(folder).ok();
     group.finish();
 }
 

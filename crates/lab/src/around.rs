@@ -418,11 +418,10 @@ fn looked_at(effort: &Effort, kind: &'static str) -> Result<Vec<Metric>> {
     let run = || Ok(ready.stream.run(Synchronize)?);
     warm_up(effort.turn / 4, run)?;
     let plain = batch_timed(effort.turn, 100, run)?;
-    let folder = std::env::temp_dir().join(format!("millrace-metrics-{}", std::process::id()));
-    let publication = ready.device.publish(&folder).map_err(|error| Error::System(error.to_string()))?;
+    let folder = tempfile::tempdir().map_err(|error| Error::System(error.to_string()))?;
+    let publication = ready.device.publish(folder.path()).map_err(|error| Error::System(error.to_string()))?;
     let published = batch_timed(effort.turn, 100, run);
     drop(publication);
-    let _ = std::fs::remove_dir_all(&folder); // what is left of it is in a temporary folder
     Ok(vec![
         Metric::lower("counts", "ns", counts),
         Metric::lower("memory", "ns", memory),

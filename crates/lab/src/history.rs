@@ -125,24 +125,19 @@ pub fn differs(now: &Machine, before: &Machine) -> Option<String> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
+    use tempfile::TempDir;
+
     use super::*;
 
-    struct Scratch(PathBuf);
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn scratch(name: &str) -> (Scratch, History) {
-        let folder = std::env::temp_dir().join(format!("millrace-{name}-{}", std::process::id()));
-        (Scratch(folder.clone()), History::in_folder(&folder))
+    fn scratch() -> (TempDir, History) {
+        let folder = tempfile::tempdir().unwrap();
+        let history = History::in_folder(folder.path());
+        (folder, history)
     }
 
     #[test]
     fn what_is_kept_comes_back() {
-        let (_scratch, history) = scratch("kept");
+        let (_scratch, history) = scratch();
         let report = Report { schema: SCHEMA, machine: Machine::now(), rows: Vec::new() };
         history.save("before", &report).unwrap();
         history.save("before", &report).unwrap();
@@ -151,15 +146,14 @@ mod tests {
 
     #[test]
     fn files_that_are_broken_or_foreign_are_said_to_be() {
-        let (scratch, history) = scratch("broken");
-        fs::create_dir_all(&scratch.0).unwrap();
+        let (scratch, history) = scratch();
         for (name, text, part) in [
             ("cut", r#"{"schema": 1, "machine": "#, "EOF"),
             ("other", r#"{"a": 1}"#, "does not say its form"),
             ("newer", r#"{"schema": 99}"#, "form 99"),
             ("rows", r#"{"schema": 1, "rows": 3}"#, "is no run"),
         ] {
-            fs::write(scratch.0.join(format!("{name}.json")), text).unwrap();
+            fs::write(scratch.path().join(format!("{name}.json")), text).unwrap();
             let error = history.load(name).unwrap_err().to_string();
             assert!(error.contains(part), "{name}: {error}");
         }

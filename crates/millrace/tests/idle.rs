@@ -13,16 +13,7 @@ use support::{soon, workers};
 const NEXT_TO_NOTHING: Duration = Duration::from_millis(20);
 
 fn cpu_time() -> Duration {
-    // SAFETY: all-zero bytes are a valid `rusage`, and the call only writes to it.
-    let usage = unsafe {
-        let mut usage = std::mem::zeroed::<libc::rusage>();
-        assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &mut usage), 0);
-        usage
-    };
-    [usage.ru_utime, usage.ru_stime]
-        .map(|time| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000))
-        .into_iter()
-        .sum()
+    rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime).try_into().unwrap()
 }
 
 #[test]

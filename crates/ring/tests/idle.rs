@@ -11,6 +11,7 @@ use std::{
 };
 
 use millrace_ring::{Crew, mpsc, reply::ReplyPool, spsc};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Not zero: a sender that is blocked looks by itself ten times a second, and everyone polls for some microseconds
 /// before the first sleep.
@@ -20,13 +21,7 @@ const NEXT_TO_NOTHING: Duration = Duration::from_millis(20);
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn cpu_time() -> Duration {
-    // SAFETY: all-zero bytes are a valid `timespec`, and the call only writes to it.
-    let time = unsafe {
-        let mut time = std::mem::zeroed::<libc::timespec>();
-        assert_eq!(libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time), 0);
-        time
-    };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime).try_into().unwrap()
 }
 
 #[test]
@@ -84,18 +79,12 @@ fn on_one_core_nobody_spins() {
 }
 
 fn use_one_core() {
-    let size = std::mem::size_of::<libc::cpu_set_t>();
-    // SAFETY: all-zero bytes are a valid `cpu_set_t`, and the calls get its size and stay within it.
-    unsafe {
-        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
-        assert_eq!(libc::sched_getaffinity(0, size, &mut set), 0);
-        let first = (0..libc::CPU_SETSIZE as usize).find(|&core| libc::CPU_ISSET(core, &set));
-        libc::CPU_ZERO(&mut set);
-        libc::CPU_SET(first.unwrap(), &mut set);
-        // The main thread waits for this one and uses no ring, but it is part of the process.
-        for thread in [0, libc::getpid()] {
-            assert_eq!(libc::sched_setaffinity(thread, size, &set), 0);
-        }
+    let allowed = sched_getaffinity(None).unwrap();
+    let mut one = CpuSet::new();
+    one.set((0..CpuSet::MAX_CPU).find(|&core| allowed.is_set(core)).unwrap());
+    // The main thread waits for this one and uses no ring, but it is part of the process.
+    for thread in [None, Some(rustix::process::getpid())] {
+        sched_setaffinity(thread, &one).unwrap();
     }
     assert_eq!(thread::available_parallelism().unwrap().get(), 1);
 }

@@ -186,11 +186,11 @@ fn a_matrix_is_not_written_as_what_it_is_not() {
 
 #[test]
 fn files_are_saved_and_opened() {
-    let path = std::env::temp_dir().join(format!("millrace-{}.mtx", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("small.mtx");
     let matrix = Csr::from_dense(2, 3, &[0.1, 0.0, f32::MIN_POSITIVE, 0.0, -1.0 / 3.0, f32::MAX]).unwrap();
     market::save(&path, &matrix, Kind::default()).unwrap();
     let again = market::open(&path).unwrap().to_csr();
-    std::fs::remove_file(&path).unwrap();
     assert_eq!(again, matrix);
 }
 
