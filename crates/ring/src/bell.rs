@@ -195,7 +195,7 @@ impl Bell {
         polling: bool,
         mut attempt: impl FnMut() -> Option<R>,
     ) -> Option<R> {
-        if polling && let Some(result) = poll_for(deadline, 0, false, &mut attempt) {
+        if polling && let Some(result) = poll_for(deadline, Duration::ZERO, false, &mut attempt) {
             return Some(result);
         }
         let mut seat = Seat::default();

@@ -7,13 +7,11 @@
 //! strangers, while a sleeper that is woken gets it soon, so for a while everybody sleeps at once. On one core nobody
 //! ever polls.
 //!
-//! Two ends that chase each other slot by slot move one cache line per message back and forth. So an end that has
-//! caught up with a busy other side gives it a head start ([`Pace`]): half a microsecond in which a batch builds up
-//! makes each message of it several times cheaper.
+//! Two ends that chase each other slot by slot move one cache line per message back and forth. So a receiver that has
+//! caught up with a busy sender gives it a head start ([`Pace`]): a moment in which a batch builds up makes each message of
+//! it several times cheaper. A sender that found the ring full does the same for the receiver.
 
-#[cfg(not(loom))]
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How long a waiter polls before it sleeps: about what a wake-up costs.
 #[cfg(not(loom))]
@@ -55,10 +53,55 @@ mod cores {
     }
 }
 
-/// Finds out whether polling can help at all; every ring's constructor calls it.
+/// Finds out whether polling can help at all, and what a pause takes; every ring's constructor calls it.
 pub(crate) fn look_for_cores() {
     #[cfg(not(loom))]
-    cores::look();
+    {
+        cores::look();
+        pause::measure();
+    }
+}
+
+/// The processor's pause instruction takes between four and fifty nanoseconds, depending on whose it is.
+#[cfg(not(loom))]
+mod pause {
+    use std::{
+        sync::atomic::{AtomicU32, Ordering},
+        time::{Duration, Instant},
+    };
+
+    /// Picoseconds of one; zero before it was measured.
+    static TAKES: AtomicU32 = AtomicU32::new(0);
+    const SAMPLE: u32 = 32;
+
+    pub(super) fn measure() {
+        if TAKES.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let sample = || {
+            let start = Instant::now();
+            (0..SAMPLE).for_each(|_| std::hint::spin_loop());
+            start.elapsed()
+        };
+        // The best of a few: a thread may be interrupted.
+        let best = (0..4).map(|_| sample()).min().unwrap_or_default();
+        let each = best.as_nanos() as u64 * 1000 / u64::from(SAMPLE);
+        TAKES.store(each.clamp(1000, 200_000) as u32, Ordering::Relaxed);
+    }
+
+    /// How many of them take about that long.
+    pub(super) fn count(time: Duration) -> u32 {
+        let each = u64::from(TAKES.load(Ordering::Relaxed).max(1000));
+        (time.as_nanos() as u64 * 1000 / each) as u32
+    }
+}
+
+/// Leaves the other side alone for about that long.
+fn pause_for(time: Duration) {
+    #[cfg(not(loom))]
+    (0..pause::count(time)).for_each(|_| std::hint::spin_loop());
+    #[cfg(loom)]
+    let _ = time;
 }
 
 /// Whether more threads than cores want to run, of this process or of others. A fact about the machine, so it is
@@ -181,11 +224,11 @@ mod pauses {
 }
 
 /// Polls until `attempt` succeeds, the deadline passes, or polling is no longer worth it. The first look comes after
-/// `head_start` pauses; `briefly` leaves out the yielding.
+/// `head_start`; `briefly` leaves out the yielding.
 #[cfg(not(loom))]
 pub(crate) fn poll_for<R>(
     deadline: Option<Instant>,
-    head_start: u32,
+    head_start: Duration,
     briefly: bool,
     mut attempt: impl FnMut() -> Option<R>,
 ) -> Option<R> {
@@ -193,8 +236,8 @@ pub(crate) fn poll_for<R>(
         return attempt();
     }
     let Some(pauses) = pauses::worthwhile() else { return attempt() };
-    for _ in 0..head_start.min(pauses) {
-        std::hint::spin_loop();
+    if pauses > 0 {
+        pause_for(head_start);
     }
     for _ in 0..pauses {
         if let Some(result) = attempt() {
@@ -221,34 +264,42 @@ pub(crate) fn poll_for<R>(
 }
 
 #[cfg(loom)]
-pub(crate) fn poll_for<R>(_: Option<Instant>, _: u32, _: bool, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
+pub(crate) fn poll_for<R>(
+    _: Option<Instant>,
+    _: Duration,
+    _: bool,
+    mut attempt: impl FnMut() -> Option<R>,
+) -> Option<R> {
     attempt()
 }
 
-/// How many pauses of head start a receiver gives a busy sender when it has caught up.
+/// How long a receiver that has caught up leaves the senders alone before it looks again.
 ///
-/// Whether messages come in a stream or one at a time is found out by trying: now and then the receiver waits and then
-/// counts how many it gets in one go. As long as that is a batch now and then, it goes on waiting; otherwise it looks
-/// at once.
+/// Whether messages come in a stream, in small batches or one at a time is seen from how many it gets in one go. Ends that
+/// chase each other never get many, so now and then the receiver waits to find out. It waits for about as long as a sender
+/// needs for as many messages as came lately: in a stream batches grow by that, and small ones are not held up for longer
+/// than it takes to send them.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// Received since the ring was last found empty.
     run: u32,
+    /// How many that was lately.
+    batch: u32,
     /// Times the ring was found empty.
     empty: u32,
-    /// Waits that will be given a head start, before it is only tried again.
-    credit: u8,
 }
 
-pub(crate) const HEAD_START: u32 = 64;
-/// Head starts that one batch earns: a burst has an end, and the next one a beginning.
-const CREDIT: u8 = 8;
-/// Fewer than this in one go are no stream.
+/// How long one end leaves the other alone for each message of a batch.
+const EACH: Duration = Duration::from_nanos(20);
+/// Messages of a batch that is worth waiting for.
+const ENOUGH: u32 = 64;
+/// Fewer than this in one go are no batch.
 const BATCH: u32 = 8;
 /// So many in one go are a stream that will go on for a while.
 const LOOK_EVERY: u32 = 16;
 /// One in so many waits is a try: rare enough not to show in a 99th percentile.
 const TRY_EVERY: u32 = 256;
+const TRY: u32 = 25;
 
 impl Pace {
     #[inline(always)]
@@ -262,26 +313,29 @@ impl Pace {
         self.run % LOOK_EVERY == LOOK_EVERY - 1
     }
 
-    /// The ring is empty: leaves a busy sender alone for a while, for those who poll by themselves.
+    /// The ring is empty: leaves busy senders alone for a while, for those who poll by themselves.
     pub(crate) fn give_head_start(&mut self) {
-        #[cfg(not(loom))]
-        for _ in 0..self.caught_up() {
-            std::hint::spin_loop();
-        }
+        pause_for(self.caught_up());
     }
 
-    /// The ring is empty: how long to leave the sender alone.
-    pub(crate) fn caught_up(&mut self) -> u32 {
-        let trying = self.empty % TRY_EVERY == 1;
-        if (self.credit > 0 || trying) && self.run >= BATCH {
-            self.credit = CREDIT;
-        } else {
-            self.credit = self.credit.saturating_sub(1);
-        }
+    /// The ring is empty: how long to leave the senders alone.
+    pub(crate) fn caught_up(&mut self) -> Duration {
+        self.batch = self.run.max(self.batch / 2 + self.run / 2);
         self.run = 0;
         self.empty = self.empty.wrapping_add(1);
-        if self.credit > 0 || self.empty % TRY_EVERY == 1 { HEAD_START } else { 0 }
+        if self.empty % TRY_EVERY == 1 {
+            EACH * TRY
+        } else if self.batch >= BATCH {
+            EACH * self.batch.min(ENOUGH)
+        } else {
+            Duration::ZERO
+        }
     }
+}
+
+/// How long a sender that found a ring of this capacity full leaves its receiver alone.
+pub(crate) fn head_start(capacity: usize) -> Duration {
+    EACH * ENOUGH.min(capacity as u32 / 2)
 }
 
 /// Polls `attempt` for about as long as waking a thread would cost: first briskly, then giving the core to others
@@ -294,5 +348,5 @@ impl Pace {
 /// assert!(millrace_ring::poll_while_worthwhile(poll).is_none());
 /// ```
 pub fn poll_while_worthwhile<R>(attempt: impl FnMut() -> Option<R>) -> Option<R> {
-    poll_for(None, 0, false, attempt)
+    poll_for(None, Duration::ZERO, false, attempt)
 }

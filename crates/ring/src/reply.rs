@@ -12,7 +12,7 @@ use std::{
     pin::Pin,
     ptr::NonNull,
     task::{Context, Poll, Waker},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use thiserror::Error;
@@ -420,7 +420,7 @@ impl<T: Send> ReplyReceiver<T> {
 
     #[inline]
     fn wait(&mut self, deadline: Option<Instant>) -> Result<T, ReplyError> {
-        match poll_for(deadline, 0, false, || self.try_recv()) {
+        match poll_for(deadline, Duration::ZERO, false, || self.try_recv()) {
             Some(answer) => answer,
             None => self.sleep(deadline),
         }

@@ -11,7 +11,7 @@ use std::{
 use crate::{
     error::{RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
-    poll::{self, HEAD_START, Pace, poll_for},
+    poll::{self, Pace, poll_for},
     sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock},
 };
 
@@ -374,7 +374,7 @@ fn send_slowly<I: Inlet>(
     let mut key = None;
     // Whether it was a wake-up that led to the end of the wait.
     let mut used = false;
-    let head_start = HEAD_START.min(inlet.capacity() as u32 / 2);
+    let head_start = poll::head_start(inlet.capacity());
     let long = inlet.sleepers().long.load(Ordering::Relaxed);
     let sent = poll_for(deadline, head_start, long, || attempt(inlet, kept)).or_else(|| {
         let start = Instant::now();
