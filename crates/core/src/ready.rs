@@ -6,7 +6,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use millrace_ring::poll_while_worthwhile;
@@ -16,10 +16,15 @@ use crate::stream::{Priority, StreamInner};
 /// How often a less urgent stream is passed over before it gets a turn.
 const PASSED_OVER: u32 = 8;
 
-/// How long a worker naps: what is not urgent waits for it between one nap and two, unless a caller takes it before.
+/// How long a worker naps: what is not urgent waits for it between one nap and two, unless a caller takes it before. As long
+/// as callers take everything before that, naps become longer, up to this: each one disturbs those who work.
 const NAP: Duration = Duration::from_micros(500);
+const LONGEST_NAP: Duration = Duration::from_millis(8);
 /// After so many naps in which nothing came, it sleeps until it is woken.
 const NAPS: u32 = 10;
+
+/// More often than this the length of naps need not be doubled.
+const MOST_CALM: u32 = 8;
 
 const LEVELS: usize = 3;
 
@@ -47,8 +52,12 @@ struct ReadyState {
     sleeping: usize,
     /// Something came that cannot wait, since a worker last looked.
     urgent: bool,
-    /// Something came that can wait for a nap.
+    /// Something came that can wait for a nap, since a worker last looked.
     patient: bool,
+    /// Since when it waits, until somebody takes it.
+    patient_since: Option<Instant>,
+    /// How much longer than usual naps are: so many times doubled.
+    calm: u32,
 }
 
 impl Ready {
@@ -79,6 +88,7 @@ impl Ready {
     pub(crate) fn push_patiently(&self, stream: Arc<StreamInner>) {
         let mut state = self.lock();
         state.patient = true;
+        state.patient_since.get_or_insert_with(Instant::now);
         let wake = self.add(&mut state, stream) && state.sleeping > 0 && !self.napping.load(Ordering::Relaxed);
         drop(state);
         if wake {
@@ -141,6 +151,10 @@ impl Ready {
     fn take(&self, state: &mut ReadyState) -> Option<Arc<StreamInner>> {
         let level = state.choose()?;
         let stream = state.queues[level].pop_front()?;
+        if state.has_waited_for_a_nap() {
+            state.calm = 0; // whoever takes it: a worker should have
+        }
+        state.patient_since = None;
         self.waiting[level].store(state.queues[level].len(), Ordering::SeqCst);
         stream.queued.store(false, Ordering::Relaxed);
         Some(stream)
@@ -150,7 +164,7 @@ impl Ready {
     /// stops. Only while there are things that can wait, now and then, are there naps: they disturb others.
     pub(crate) fn rest(&self, more: impl Fn() -> bool) -> bool {
         let mut state = self.lock();
-        let (mut naps, mut waited) = (NAPS, false);
+        let mut naps = NAPS;
         loop {
             if std::mem::take(&mut state.urgent) && self.any() || more() {
                 return true;
@@ -164,16 +178,18 @@ impl Ready {
             state.sleeping += 1;
             if naps < NAPS {
                 self.napping.store(true, Ordering::Relaxed);
+                let nap = if self.any() { NAP } else { (NAP * (1 << state.calm)).min(LONGEST_NAP) };
                 let timeout;
-                (state, timeout) = self.work.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner);
+                (state, timeout) = self.work.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner);
                 self.napping.store(false, Ordering::Relaxed);
                 naps += 1;
-                if timeout.timed_out() && self.any() {
-                    if waited || !state.patient {
+                match (timeout.timed_out(), self.any()) {
+                    (true, true) if state.patient_since.is_none() || state.has_waited_for_a_nap() => {
                         state.sleeping -= 1;
                         return true;
                     }
-                    waited = true;
+                    (true, false) => state.calm = (state.calm + 1).min(MOST_CALM),
+                    _ => {}
                 }
             } else {
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -251,6 +267,11 @@ impl Ready {
 }
 
 impl ReadyState {
+    /// Whether something that can wait has waited for as long as it should.
+    fn has_waited_for_a_nap(&self) -> bool {
+        self.patient_since.is_some_and(|since| since.elapsed() >= NAP)
+    }
+
     /// The level whose turn it is: the most urgent one, unless another was passed over too often.
     fn choose(&mut self) -> Option<usize> {
         let first = self.queues.iter().position(|q| !q.is_empty())?;

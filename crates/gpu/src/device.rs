@@ -17,6 +17,7 @@ use crate::{
     compile::{Compiler, Groups},
     probe, resident,
     staging::{Downloads, Fetches, Uploads},
+    submission::Pace,
     timing::{Sheets, Stamps},
     transfer::ByteKernels,
 };
@@ -64,6 +65,7 @@ pub(crate) struct Shared {
     pub(crate) batches: AtomicU64,
     /// The number of the last batch that has run.
     pub(crate) landed: AtomicU64,
+    pub(crate) pace: Pace,
     status: Arc<Status>,
     /// The device for kernels that stay that was opened last.
     settled: Mutex<Weak<resident::Settled>>,
@@ -195,6 +197,7 @@ impl Gpu {
                 next_block: AtomicU64::new(1),
                 batches: AtomicU64::new(0),
                 landed: AtomicU64::new(0),
+                pace: Pace::default(),
                 status,
                 settled: Mutex::default(),
                 limits,

@@ -2,7 +2,10 @@
 
 use std::{
     ops::Range,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -16,12 +19,31 @@ use crate::{
     timing::Times,
 };
 
-/// How long a wait keeps its processor awake before it sleeps: so long, and so long more for every dispatch. Small
-/// dispatches are seen to end at once, and the driver's threads do not sleep in between; a large one needs that processor
-/// itself, if the driver is software.
+/// How long a wait keeps its processor awake before it sleeps: so long at least, and three times what it expects, if that is
+/// not much. Small dispatches are seen to end at once then, and the driver's threads do not sleep in between; a large one
+/// needs that processor itself, if the driver is software.
 const WAKEFUL: Duration = Duration::from_micros(100);
-const WAKEFUL_EACH: Duration = Duration::from_micros(50);
-const WAKEFUL_MOST: Duration = Duration::from_millis(2);
+const MUCH: Duration = Duration::from_millis(2);
+
+/// What a dispatch took lately, by which the next batch is expected to take so long for each.
+#[derive(Default)]
+pub(crate) struct Pace(AtomicU64);
+
+impl Pace {
+    /// How long a batch of so many dispatches should be waited for without sleeping.
+    fn wakeful(&self, dispatches: u32) -> Duration {
+        let expected = Duration::from_nanos(self.0.load(Ordering::Relaxed)) * dispatches;
+        if expected < MUCH { WAKEFUL + 3 * expected } else { WAKEFUL }
+    }
+
+    /// A batch of so many dispatches was seen to end after so long.
+    fn took(&self, time: Duration, dispatches: u32) {
+        if dispatches > 0 {
+            let (each, before) = (time.as_nanos() as u64 / u64::from(dispatches), self.0.load(Ordering::Relaxed));
+            self.0.store((3 * before + each) / 4, Ordering::Relaxed);
+        }
+    }
+}
 
 /// Where the bytes of a read are once the batch has run.
 pub(crate) enum ReadBack {
@@ -39,6 +61,8 @@ pub(crate) struct GpuSubmission {
     /// None if nothing had to be submitted.
     index: Option<wgpu::SubmissionIndex>,
     reads: Vec<ReadBack>,
+    dispatches: u32,
+    since: Instant,
     /// When a wait may sleep.
     sleepy: Instant,
     /// While a profile is on.
@@ -54,8 +78,9 @@ impl GpuSubmission {
         dispatches: u32,
         times: Option<Times>,
     ) -> Self {
-        let wakeful = (WAKEFUL + WAKEFUL_EACH * dispatches).min(WAKEFUL_MOST);
-        Self { shared, number, index, reads, sleepy: Instant::now() + wakeful, times }
+        let since = Instant::now();
+        let sleepy = since + shared.pace.wakeful(dispatches);
+        Self { shared, number, index, reads, dispatches, since, sleepy, times }
     }
 
     /// Looks whether it has run.
@@ -100,6 +125,7 @@ impl Submission for GpuSubmission {
             std::thread::yield_now();
         };
         if ran {
+            self.shared.pace.took(self.since.elapsed(), self.dispatches);
             self.shared.landed.fetch_max(self.number, Ordering::AcqRel);
         }
         Ok(ran)
