@@ -47,8 +47,13 @@ fn the_tour_checks_real_work_and_says_what_it_cost() {
 
 #[test]
 fn devices_as_json_have_the_documented_fields() {
-    let output = millrace(&["devices", "--json"]);
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    // As on a machine without a desktop session, where a layer of the driver would complain.
+    let output = command.args(["devices", "--json"]).env_remove("NODEVICE_SELECT").env_remove("XDG_RUNTIME_DIR");
+    let output = output.output().unwrap();
     assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let listing: Value = serde_json::from_slice(&output.stdout).unwrap();
     let devices = listing["devices"].as_array().unwrap();
     for device in devices {
