@@ -109,11 +109,11 @@ fn time(ns: f64) -> String {
     }
 }
 
-/// At least so many operations in bursts, of which the time of so many is said.
-fn in_bursts(iters: u64, mut burst: impl FnMut() -> Duration) -> Duration {
+/// At least so many operations in bursts, which say what an operation took on average, in nanoseconds; the time of so many.
+fn in_bursts(iters: u64, mut burst: impl FnMut() -> f64) -> Duration {
     let bursts = iters.div_ceil(BURST as u64);
-    let time: Duration = (0..bursts).map(|_| burst()).sum();
-    time.mul_f64(iters as f64 / (bursts * BURST as u64) as f64)
+    let mean = (0..bursts).map(|_| burst()).sum::<f64>() / bursts as f64;
+    Duration::from_nanos((mean * iters as f64) as u64)
 }
 
 fn serialization(c: &mut Criterion) {
@@ -242,7 +242,7 @@ fn inject_and_query(c: &mut Criterion) {
                 for n in 0..BURST {
                     taker.try_send(Command::nth(INJECT, n as u32)).expect(FINE);
                 }
-                let took = before.elapsed();
+                let took = before.elapsed().as_nanos() as f64 / BURST as f64;
                 *sent += BURST as u64;
                 until_handled(taker, *sent).expect(FINE);
                 took

@@ -133,20 +133,33 @@ unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
             8..16 => [0, bytes - 8].iter().for_each(|&at| piece(8, at)),
             16..=32 => [0, bytes - 16].iter().for_each(|&at| piece(16, at)),
             33..=64 => [0, 16, bytes - 32, bytes - 16].iter().for_each(|&at| piece(16, at)),
+            // Not `memcpy`, whose string instructions wait until all is written, while lines come from another core.
             #[cfg(target_arch = "x86_64")]
-            65..=8192 => {
-                use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_storeu_si128};
-                // Not `memcpy`, whose string instructions wait until all is written, while lines come from another core.
-                let line = |at: usize| {
-                    let four = [0, 16, 32, 48].map(|of| _mm_loadu_si128(from.add(at + of).cast::<__m128i>()));
-                    (0..4).for_each(|n| _mm_storeu_si128(to.add(at + 16 * n).cast(), four[n]));
-                };
-                (0..bytes / 64).for_each(|n| line(64 * n));
-                line(bytes - 64);
-            }
+            65..=8192 if is_x86_feature_detected!("avx") => copy_lines(from, to, bytes),
             _ => std::ptr::copy_nonoverlapping(from, to, bytes),
         }
     }
+}
+
+/// Copies 64 bytes or more, a cache line at a time; the last one may overlap with the one before.
+///
+/// # Safety
+/// As for [`copy`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
+    use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_storeu_si256};
+    let line = |at: usize| {
+        // SAFETY: 64 bytes from there on are valid in both places, by the caller's word.
+        unsafe {
+            let (from, to) = (from.add(at).cast::<__m256i>(), to.add(at).cast::<__m256i>());
+            let halves = [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))];
+            _mm256_storeu_si256(to, halves[0]);
+            _mm256_storeu_si256(to.add(1), halves[1]);
+        }
+    };
+    (0..bytes / 64).for_each(|n| line(64 * n));
+    line(bytes - 64);
 }
 
 /// Bytes up to which an archive for other kernels is copied into the slot of each.

@@ -3,11 +3,11 @@
 use std::{
     hint::black_box,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use millrace::resident::{
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    measure::{Metric, Side, batch_timed},
+    measure::{Metric, Side, batch_timed, clock_cost},
     resident::kernels::{Command, INJECT},
 };
 
@@ -51,10 +51,14 @@ impl VectorAdd {
     }
 }
 
-/// Messages that are sent in a row. Few enough that the slots stay in a cache.
-pub const BURST: usize = 16;
-/// Bytes of a slot.
-const SLOT: usize = 8192;
+/// Messages that are sent in a row: few enough that the slots stay in a cache, and so many that what the first one after a
+/// rest costs is not most of it.
+pub const BURST: usize = 64;
+/// The same for messages that fill a large slot, and its bytes.
+pub const LARGE_BURST: usize = 16;
+const LARGE: usize = 8192;
+/// Bytes of a slot for small archives.
+const SMALL: usize = 128;
 
 /// Adds up everything that it is sent: a consumer that really reads.
 #[derive(Debug)]
@@ -87,6 +91,7 @@ pub(super) fn sides(effort: &Effort) -> Vec<Side> {
 pub struct Archives {
     reader: ArchivedResident<Reader>,
     message: VectorAdd,
+    burst: usize,
     sent: u64,
 }
 
@@ -94,27 +99,28 @@ impl Archives {
     /// Messages with two vectors of so many floats.
     pub fn of(floats: usize) -> Result<Self> {
         let device = millrace::runtime().open("cpu")?;
-        let options = LaunchOptions::default().inbound(BURST).payload(SLOT);
+        let (burst, payload) = if floats < FLOATS { (BURST, SMALL) } else { (LARGE_BURST, LARGE) };
+        let options = LaunchOptions::default().inbound(burst).payload(payload);
         let (reader, message) = (device.launch_archived(Reader, options)?, VectorAdd::of(floats));
         let sum = reader.ask(&message)?.to_native();
         if sum != 3.0 * floats as f32 {
             return Err(Error::Wrong(format!("the reader saw {sum}")));
         }
-        Ok(Self { reader, message, sent: 1 })
+        Ok(Self { reader, message, burst, sent: 1 })
     }
 
-    /// Writes [`BURST`] of them, and says how long that took. Then they are read.
-    pub fn burst(&mut self) -> Result<Duration> {
+    /// Writes some in a row, and says how many nanoseconds each took. Then they are read.
+    pub fn burst(&mut self) -> Result<f64> {
         let _here = Writer::is_here();
         let rests = self.reader.telemetry().rests;
         self.reader.pause()?;
         until_asleep(|| self.reader.telemetry(), rests);
         let before = Instant::now();
-        for _ in 0..BURST {
+        for _ in 0..self.burst {
             self.reader.try_send(black_box(&self.message))?;
         }
-        let took = before.elapsed();
-        self.sent += BURST as u64;
+        let took = each(before, self.burst);
+        self.sent += self.burst as u64;
         self.reader.activate()?;
         let deadline = Instant::now() + PATIENCE;
         while self.reader.telemetry().handled < self.sent {
@@ -157,7 +163,7 @@ impl Plain {
     }
 
     /// As [`Archives::burst`].
-    pub fn burst(&mut self) -> Result<Duration> {
+    pub fn burst(&mut self) -> Result<f64> {
         let _here = Writer::is_here();
         let rests = self.listener.telemetry().rests;
         self.listener.pause()?;
@@ -167,7 +173,7 @@ impl Plain {
         for _ in 0..BURST {
             self.listener.try_send(black_box(command)).map_err(millrace::resident::Error::from)?;
         }
-        let took = before.elapsed();
+        let took = each(before, BURST);
         self.sent += BURST as u64;
         self.listener.activate()?;
         until_handled(&self.listener, self.sent)?;
@@ -175,11 +181,18 @@ impl Plain {
     }
 }
 
+/// Nanoseconds of each of so many since then, less what the clock costs.
+fn each(since: Instant, many: usize) -> f64 {
+    static CLOCK: OnceLock<f64> = OnceLock::new();
+    let took = since.elapsed().as_nanos() as f64;
+    (took - CLOCK.get_or_init(clock_cost)).max(0.0) / many as f64
+}
+
 /// The mean time of a write, burst by burst.
-fn written(effort: &Effort, mut burst: impl FnMut() -> Result<Duration>) -> Result<Vec<f64>> {
+fn written(effort: &Effort, mut burst: impl FnMut() -> Result<f64>) -> Result<Vec<f64>> {
     let (mut samples, start) = (Vec::new(), Instant::now());
     while start.elapsed() < effort.turn {
-        samples.push(burst()?.as_nanos() as f64 / BURST as f64);
+        samples.push(burst()?);
     }
     Ok(samples)
 }
@@ -258,8 +271,8 @@ struct Audience {
 
 /// Nothing but copying the floats, into as much memory as the slots have and that a thread on another core reads in between.
 fn limit(effort: &Effort) -> Result<Vec<Metric>> {
-    let words = SLOT / 4;
-    let stage = Arc::new(Mutex::new(vec![0f32; BURST * words]));
+    let words = LARGE / 4;
+    let stage = Arc::new(Mutex::new(vec![0f32; LARGE_BURST * words]));
     let ((ready, wake), (done, read)) = (sync_channel::<()>(1), sync_channel(1));
     let thread = {
         let stage = stage.clone();
@@ -287,7 +300,7 @@ fn limit(effort: &Effort) -> Result<Vec<Metric>> {
             slot[..FLOATS].copy_from_slice(black_box(&a));
             slot[FLOATS..2 * FLOATS].copy_from_slice(black_box(&b));
         }
-        samples.push(before.elapsed().as_nanos() as f64 / BURST as f64);
+        samples.push(each(before, LARGE_BURST));
         drop(stage);
         let gone = |_| Error::Closed("the reader");
         audience.ready.send(()).map_err(|_| Error::Closed("the reader"))?;
