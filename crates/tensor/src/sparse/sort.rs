@@ -1,9 +1,10 @@
 //! Entries in any order become lines with rising indices, in linear time.
 //!
 //! A counting sort puts the entries into their lines, index and value in one word, since it is the cache lines that cost;
-//! then every line is sorted. Short lines are sorted by insertion; where the processor has AVX-512, up to sixteen entries are
-//! sorted in one register by a network of exchanges (Batcher's bitonic one), and up to 32 by counting for each entry how many
-//! come before it. Their length is bounded, so all of that is linear. Long lines go through a radix sort. All of it is
+//! then every line is sorted. In short lines it is counted for each entry how many come before it, which takes no branch that
+//! a processor could guess wrong; where it has AVX-512, up to sixteen entries are sorted in one register by a network of
+//! exchanges (Batcher's bitonic one). Their length is bounded, so all of that is linear. Where indices are too large for the
+//! keys that this takes, short lines are sorted by insertion. Long lines go through a radix sort. All of it is
 //! stable: entries of one place lie behind one another in the end, in the order they came, and are summed.
 
 use super::compressed::Compressed;
@@ -46,7 +47,7 @@ fn sorted(
         // SAFETY: the processor has these instructions; pointers are the sums of how often each line occurs.
         return unsafe { avx512::sorted(pointers, lines, indices, values) };
     }
-    let _ = across; // any number
+    let ranked = across <= RANKED;
     let mut next = pointers.to_vec();
     let mut packed = vec![0u64; values.len()];
     for ((&line, &index), &value) in lines.iter().zip(indices).zip(values) {
@@ -55,7 +56,15 @@ fn sorted(
     let (mut room, mut doubles) = (Vec::new(), Vec::new());
     for (number, ends) in pointers.windows(2).enumerate() {
         let line = &mut packed[ends[0] as usize..ends[1] as usize];
-        if if line.len() <= SHORT { by_insertion(line) } else { by_digits(line, &mut room) } {
+        let doubled = match line.len() {
+            0 | 1 => false,
+            2..=8 if ranked => by_rank::<8>(line),
+            9..=16 if ranked => by_rank::<16>(line),
+            17..=SHORT if ranked => by_rank::<SHORT>(line),
+            2..=SHORT => by_insertion(line),
+            _ => by_digits(line, &mut room),
+        };
+        if doubled {
             doubles.push(number);
         }
     }
@@ -91,7 +100,29 @@ fn value(entry: u64) -> f32 {
     f32::from_bits(entry as u32)
 }
 
-/// As all of these: sorts a line, and says whether it has an index twice.
+/// Indices below this leave room in a signed word for an entry's place in a short line.
+const RANKED: usize = 1 << (31 - SHORT.ilog2());
+
+/// As all of these: sorts a line, and says whether it has an index twice. This one counts how many entries come before each,
+/// of `WIDTH` at most.
+fn by_rank<const WIDTH: usize>(line: &mut [u64]) -> bool {
+    let (mut keys, mut entries, mut ranks) = ([i32::MAX; WIDTH], [0; WIDTH], [0; WIDTH]);
+    for (i, &entry) in line.iter().enumerate() {
+        keys[i] = (index(entry) as i32) * SHORT as i32 + i as i32;
+        entries[i] = entry;
+    }
+    for key in &keys[..line.len()] {
+        for (rank, other) in ranks.iter_mut().zip(&keys) {
+            *rank += i32::from(key < other);
+        }
+    }
+    for (&rank, &entry) in ranks.iter().zip(&entries[..line.len()]) {
+        line[rank as usize] = entry;
+    }
+    line.windows(2).fold(false, |doubles, pair| doubles | (index(pair[0]) == index(pair[1])))
+}
+
+/// By insertion.
 fn by_insertion(line: &mut [u64]) -> bool {
     let mut doubles = false;
     for i in 1..line.len() {
@@ -187,7 +218,17 @@ mod tests {
                     wanted_doubles.push(number);
                 }
                 let packed: Vec<u64> = line.iter().map(|&(index, value)| pack(index, value)).collect();
-                for sort in [&by_insertion as &dyn Fn(&mut [u64]) -> bool, &|line| by_digits(line, &mut Vec::new())] {
+                let by_rank = |line: &mut [u64]| match line.len() {
+                    0..=8 => by_rank::<8>(line),
+                    9..=16 => by_rank::<16>(line),
+                    _ => by_rank::<SHORT>(line),
+                };
+                let mut sorts: Vec<&dyn Fn(&mut [u64]) -> bool> =
+                    vec![&by_insertion, &|line| by_digits(line, &mut Vec::new())];
+                if across <= RANKED && line.len() <= SHORT {
+                    sorts.push(&by_rank);
+                }
+                for sort in sorts {
                     let mut own: Vec<u64> = (0..line.len())
                         .map(|i| pack(indices[ends[0] as usize + i], values[ends[0] as usize + i]))
                         .collect();

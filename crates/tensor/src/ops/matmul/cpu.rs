@@ -3,6 +3,7 @@ use millrace_core::{CpuKernel, Launched};
 
 use super::{Params, small::Small};
 use crate::{
+    Simd,
     cpu::{Target, worth_threads},
     simd::arch,
 };
@@ -16,8 +17,10 @@ const UNIT: usize = 64;
 /// Rows or columns from which on a slab is large: packing the other factor once more is nothing beside it.
 const LARGE: usize = 128;
 
-/// A product is done without arranging its factors first if it has at most so many multiplications,
+/// A product is done without arranging its factors first if it has at most so many multiplications, where registers are
+/// many and wide, and where they are not,
 const SMALL: usize = 1 << 21;
+const SMALL_NARROW: usize = 1 << 15;
 /// as many for each element of the result, and columns, at least,
 const DEEP: usize = 8;
 /// and at most so many elements of the right factor, which is gone through in narrow strips.
@@ -52,7 +55,8 @@ fn run(launch: &mut Launched<'_>, adds: bool) {
     let slabs = side.div_ceil(slab);
     let target = Target::new(out);
     // A single row goes through the other factor once, so that arranging it never pays.
-    let small = !adds && params.b_column == 1 && n >= DEEP && (m == 1 || m * n * k <= SMALL && k >= DEEP && k * n <= NEAR);
+    let most = if Simd::in_use() >= Simd::Avx512 { SMALL } else { SMALL_NARROW };
+    let small = !adds && params.b_column == 1 && n >= DEEP && (m == 1 || m * n * k <= most && k >= DEEP && k * n <= NEAR);
     let arch = arch();
     let task = |task: u64| {
         let (matrix, start) = (task as usize / slabs, task as usize % slabs * slab);

@@ -1,7 +1,7 @@
 //! Rows of a sparse matrix times a vector, with the widest instructions there are.
 //!
 //! Indices within a row rise, so their first and last say whether they lie behind one another: then the vector is loaded,
-//! and gathered if not. An index that is not inside the vector adds nothing; a matrix has none, but what a device's buffers
+//! and gathered if not, which is worth an instruction of its own only with AVX-512. An index that is not inside the vector adds nothing; a matrix has none, but what a device's buffers
 //! hold is nothing that memory safety may depend on.
 
 use super::cpu::Range;
@@ -215,9 +215,6 @@ mod x86 {
         _mm512_reduce_add_ps(sum)
     }
 
-    /// The first lanes of eight: `MASKS[8 - n..]` has `n` of them.
-    static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
-
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn rows_avx2(range: &Range<'_>, indices: &[u32], values: &[f32], x: &[f32], out: &mut [f32]) -> f32 {
         rows(range, indices, values, x, out, |indices, values, x| dot_avx2(indices, values, x))
@@ -226,34 +223,53 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn dot_avx2(indices: &[u32], values: &[f32], x: &[f32]) -> f32 {
+        if indices.len() < LANES { few_avx2(indices, values, x) } else { many_avx2(indices, values, x) }
+    }
+
+    /// A long row: loaded if it is a run.
+    #[target_feature(enable = "avx2,fma")]
+    fn many_avx2(indices: &[u32], values: &[f32], x: &[f32]) -> f32 {
+        match run_of(indices, x) {
+            Some(first) => dot_run_avx2(values, &x[first..]),
+            None => indices.chunks(LANES).zip(values.chunks(LANES)).map(|(i, v)| few_avx2(i, v, x)).sum(),
+        }
+    }
+
+    /// Entry by entry, in four sums: processors of this kind take longer to gather eight elements than to load them one by
+    /// one, and masks for the rest of a short row cost more than its entries.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn few_avx2(indices: &[u32], values: &[f32], x: &[f32]) -> f32 {
         assert_eq!(indices.len(), values.len());
-        if x.is_empty() {
-            return 0.0;
+        ask_ahead(indices.as_ptr(), values.as_ptr());
+        let at = |index: u32| x.get(index as usize).copied().unwrap_or(0.0);
+        let mut sums = [0f32; 4];
+        let ((fours, rest), (of_fours, of_rest)) = (indices.as_chunks::<4>(), values.as_chunks::<4>());
+        for (indices, values) in fours.iter().zip(of_fours) {
+            for lane in 0..4 {
+                sums[lane] = values[lane].mul_add(at(indices[lane]), sums[lane]);
+            }
         }
-        let highest = _mm256_set1_epi32((x.len() - 1).min(i32::MAX as usize) as i32);
-        let mut sum = _mm256_setzero_ps();
-        for (indices, values) in indices.chunks(8).zip(values.chunks(8)) {
-            // SAFETY: the mask has a lane for every element of these slices, and others are not touched. A run is inside of
-            // `x`; a gathered index is at most its highest, and fits into 31 bits.
-            let (values, x) = unsafe {
-                let mask = _mm256_loadu_si256(MASKS.as_ptr().add(8 - indices.len()).cast());
-                let values = _mm256_maskload_ps(values.as_ptr(), mask);
-                let x = match run_of(indices, x) {
-                    Some(first) => _mm256_maskload_ps(x.as_ptr().add(first), mask),
-                    None => {
-                        let indices = _mm256_maskload_epi32(indices.as_ptr().cast(), mask);
-                        let inside = _mm256_cmpeq_epi32(indices, _mm256_min_epu32(indices, highest));
-                        let inside = _mm256_castsi256_ps(_mm256_and_si256(inside, mask));
-                        _mm256_mask_i32gather_ps::<4>(_mm256_setzero_ps(), x.as_ptr(), indices, inside)
-                    }
-                };
-                (values, x)
-            };
-            sum = _mm256_fmadd_ps(values, x, sum);
+        for (&index, &value) in rest.iter().zip(of_rest) {
+            sums[0] = value.mul_add(at(index), sums[0]);
         }
-        let four = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
-        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        (sums[0] + sums[1]) + (sums[2] + sums[3])
+    }
+
+    /// All of `values` times the first elements of `x`, of which there are as many.
+    #[target_feature(enable = "avx2,fma")]
+    fn dot_run_avx2(values: &[f32], x: &[f32]) -> f32 {
+        let mut sums = [[0f32; 8]; 2];
+        let (whole, rest) = values.as_chunks::<LANES>();
+        let (x_whole, x_rest) = x[..values.len()].as_chunks::<LANES>();
+        for (values, x) in whole.iter().zip(x_whole) {
+            for lane in 0..LANES {
+                let sum = &mut sums[lane / 8][lane % 8];
+                *sum = values[lane].mul_add(x[lane], *sum);
+            }
+        }
+        let rest: f32 = rest.iter().zip(x_rest).map(|(value, x)| value * x).sum();
+        sums.as_flattened().iter().sum::<f32>() + rest
     }
 }
 
