@@ -158,3 +158,21 @@ impl Submission for GpuSubmission {
         self.times.as_ref().map_or(Ran::Unknown, |times| times.ran(command))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_stays_awake_for_small_dispatches_and_sleeps_for_large_ones() {
+        let pace = Pace::default();
+        assert_eq!(pace.wakeful(20), WAKEFUL, "nothing is known yet");
+        (0..100).for_each(|_| pace.took(Duration::from_micros(800), 20));
+        let (few, many) = (pace.wakeful(1), pace.wakeful(20));
+        assert!(few < many && many > Duration::from_millis(2), "{few:?} {many:?}");
+        (0..100).for_each(|_| pace.took(Duration::from_millis(5), 1));
+        assert_eq!(pace.wakeful(1), WAKEFUL, "the driver needs the processor");
+        pace.took(Duration::from_millis(1), 0); // transfers say nothing of dispatches
+        assert_eq!(pace.wakeful(1), WAKEFUL);
+    }
+}

@@ -350,3 +350,47 @@ pub(crate) fn head_start(capacity: usize) -> Duration {
 pub fn poll_while_worthwhile<R>(attempt: impl FnMut() -> Option<R>) -> Option<R> {
     poll_for(None, Duration::ZERO, false, attempt)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// How long a receiver waits after each of so many batches.
+    fn waits(pace: &mut Pace, batch: u32, times: usize) -> Vec<Duration> {
+        let mut wait = || {
+            (0..batch).for_each(|_| pace.received());
+            pace.caught_up()
+        };
+        (0..times).map(|_| wait()).collect()
+    }
+
+    #[test]
+    fn a_receiver_waits_as_long_as_the_batches_that_come() {
+        let mut pace = Pace::default();
+        pace.caught_up(); // the first one is a try
+        assert!(waits(&mut pace, 1, 200).iter().all(Duration::is_zero), "one at a time is taken at once");
+        assert!(waits(&mut pace, 10, 40).iter().all(|wait| *wait == EACH * 10));
+        assert_eq!(waits(&mut pace, 1000, 1), [EACH * ENOUGH], "no more than a batch that is worth it");
+        let after = waits(&mut pace, 1, 12);
+        assert!(after[0] > Duration::ZERO && after[11].is_zero(), "a stream that ended is forgotten soon: {after:?}");
+    }
+
+    #[test]
+    fn one_wait_in_many_is_a_try() {
+        let mut pace = Pace::default();
+        let tries = waits(&mut pace, 1, 4 * TRY_EVERY as usize).iter().filter(|wait| !wait.is_zero()).count();
+        assert_eq!(tries, 4);
+    }
+
+    #[test]
+    fn pauses_take_about_as_long_as_is_asked() {
+        look_for_cores();
+        let shortest = (0..20).map(|_| {
+            let start = Instant::now();
+            pause_for(Duration::from_micros(20));
+            start.elapsed()
+        });
+        let shortest = shortest.min().unwrap_or_default();
+        assert!(shortest > Duration::from_micros(5) && shortest < Duration::from_micros(200), "{shortest:?}");
+    }
+}
