@@ -169,6 +169,26 @@ fn errors_that_nobody_waited_for_come_up_at_the_next_synchronize() {
 }
 
 #[test]
+fn what_nobody_waits_for_runs_soon_also_after_callers_did_everything_themselves() {
+    for device in gpus() {
+        let (stream, buffer) = (device.stream().unwrap(), device.allocate(1 << 16).unwrap());
+        for round in 0..3 {
+            // Somebody waits each time, so the worker finds nothing to do and rests for longer and longer.
+            for _ in 0..100 {
+                stream.enqueue(buffer.fill(.., 1)).unwrap();
+                stream.synchronize().unwrap();
+            }
+            stream.enqueue(buffer.fill(.., 2)).unwrap();
+            let start = Instant::now();
+            while device.counts().fills < 101 * (round + 1) {
+                assert!(start.elapsed() < Duration::from_secs(5), "nobody took it");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+#[test]
 fn streams_wait_for_each_other_and_for_deadlines() {
     for device in gpus() {
         let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
