@@ -223,12 +223,10 @@ mod tests {
                     9..=16 => by_rank::<16>(line),
                     _ => by_rank::<SHORT>(line),
                 };
-                let mut sorts: Vec<&dyn Fn(&mut [u64]) -> bool> =
-                    vec![&by_insertion, &|line| by_digits(line, &mut Vec::new())];
-                if across <= RANKED && line.len() <= SHORT {
-                    sorts.push(&by_rank);
-                }
-                for sort in sorts {
+                // Where it cannot be, another one is looked at twice.
+                let ranked = across <= RANKED && line.len() <= SHORT;
+                let first: &dyn Fn(&mut [u64]) -> bool = if ranked { &by_rank } else { &by_insertion };
+                for sort in [first, &by_insertion, &|line| by_digits(line, &mut Vec::new())] {
                     let mut own: Vec<u64> = (0..line.len())
                         .map(|i| pack(indices[ends[0] as usize + i], values[ends[0] as usize + i]))
                         .collect();
