@@ -428,7 +428,8 @@ mod tests {
             Side::new("fails", || Err(Error::Closed("it"))),
             fine("last"),
         ];
-        let timeout = Duration::from_millis(50);
+        // So long that nobody is held up for it on a busy machine, and still seen if it is waited for three times.
+        let timeout = Duration::from_millis(800);
         let start = Instant::now();
         let mut steps = 0;
         let measured = interleaved(&sides, &turns(3, timeout), &mut |_| steps += 1);
