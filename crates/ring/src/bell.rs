@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     fence,
-    poll::poll_for,
+    poll::Polling,
     prefetch,
     wait::{self, Key, WaitSet},
 };
@@ -195,7 +195,7 @@ impl Bell {
         polling: bool,
         mut attempt: impl FnMut() -> Option<R>,
     ) -> Option<R> {
-        if polling && let Some(result) = poll_for(deadline, Duration::ZERO, false, &mut attempt) {
+        if polling && let Some(result) = Polling::begin().poll(deadline, false, &mut attempt) {
             return Some(result);
         }
         let mut seat = Seat::default();

@@ -23,7 +23,7 @@ use crate::{
     drops::drop_all,
     error::{CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
-    poll::Pace,
+    poll::{Pace, Polling},
     prefetch::{self, AHEAD},
     sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell},
     wait::{self, Inlet, Outlet, Receiving, Refused, Sending, WaitSet},
@@ -400,6 +400,10 @@ impl<T: Send> Inlet for &Sender<T> {
     fn capacity(&self) -> usize {
         (**self).capacity()
     }
+
+    fn room(&self) -> usize {
+        self.ring.capacity() - self.ring.len()
+    }
 }
 
 impl<T> Clone for Sender<T> {
@@ -479,6 +483,11 @@ impl<T> Receiver<T> {
         } else if self.pace.is_time_to_look() {
             self.claimed = self.ring.claims.tail.load(Ordering::Relaxed) & !self.ring.shared.closed;
         }
+    }
+
+    /// Messages that were sent, or are about to be, and not received.
+    fn sent(&self) -> usize {
+        self.ring.distance(self.head, self.ring.claims.tail.load(Ordering::Relaxed))
     }
 
     /// Wakes senders that sleep, once there is room for many.
@@ -598,7 +607,7 @@ impl<T: Send> Receiver<T> {
     }
 
     /// For those who poll with [`Self::try_recv`] or [`Self::is_empty`] instead of blocking: call it when the ring was
-    /// found empty. If messages come in a stream, it waits for half a microsecond, so that a batch builds up and the two
+    /// found empty. If messages come in a stream, it waits for a microsecond at most, so that a batch builds up and the two
     /// ends do not chase each other slot by slot; otherwise it returns at once.
     ///
     /// ```
@@ -609,7 +618,8 @@ impl<T: Send> Receiver<T> {
     /// # Ok::<(), millrace_ring::CapacityError>(())
     /// ```
     pub fn give_head_start(&mut self) {
-        self.pace.give_head_start();
+        let batch = self.pace.caught_up();
+        Polling::begin().after(batch, || self.sent());
     }
 
     /// Closes the ring: nothing more can be sent, what was sent can still be received.
@@ -682,6 +692,10 @@ impl<T: Send> Outlet for &mut Receiver<T> {
 
     fn pace(&mut self) -> &mut Pace {
         &mut self.pace
+    }
+
+    fn waiting(&self) -> usize {
+        self.sent()
     }
 }
 

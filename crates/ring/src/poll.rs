@@ -11,7 +11,9 @@
 //! caught up with a busy sender gives it a head start ([`Pace`]): a moment in which a batch builds up makes each message of
 //! it several times cheaper. A sender that found the ring full does the same for the receiver.
 
-use std::time::{Duration, Instant};
+#[cfg(not(loom))]
+use std::time::Duration;
+use std::time::Instant;
 
 /// How long a waiter polls before it sleeps: about what a wake-up costs.
 #[cfg(not(loom))]
@@ -89,19 +91,11 @@ mod pause {
         TAKES.store(each.clamp(1000, 200_000) as u32, Ordering::Relaxed);
     }
 
-    /// How many of them take about that long.
-    pub(super) fn count(time: Duration) -> u32 {
+    /// Pauses for about that long.
+    pub(super) fn pause_for(time: Duration) {
         let each = u64::from(TAKES.load(Ordering::Relaxed).max(1000));
-        (time.as_nanos() as u64 * 1000 / each) as u32
+        (0..time.as_nanos() as u64 * 1000 / each).for_each(|_| std::hint::spin_loop());
     }
-}
-
-/// Leaves the other side alone for about that long.
-fn pause_for(time: Duration) {
-    #[cfg(not(loom))]
-    (0..pause::count(time)).for_each(|_| std::hint::spin_loop());
-    #[cfg(loom)]
-    let _ = time;
 }
 
 /// Whether more threads than cores want to run, of this process or of others. A fact about the machine, so it is
@@ -223,62 +217,86 @@ mod pauses {
     }
 }
 
-/// Polls until `attempt` succeeds, the deadline passes, or polling is no longer worth it. The first look comes after
-/// `head_start`; `briefly` leaves out the yielding.
+/// A wait that begins: whether it is worth polling, and for how many pauses before the first yield.
 #[cfg(not(loom))]
-pub(crate) fn poll_for<R>(
-    deadline: Option<Instant>,
-    head_start: Duration,
-    briefly: bool,
-    mut attempt: impl FnMut() -> Option<R>,
-) -> Option<R> {
-    if !cores::several() || crowd::is_here() {
-        return attempt();
-    }
-    let Some(pauses) = pauses::worthwhile() else { return attempt() };
-    if pauses > 0 {
-        pause_for(head_start);
-    }
-    for _ in 0..pauses {
-        if let Some(result) = attempt() {
-            pauses::helped();
-            return Some(result);
-        }
-        std::hint::spin_loop();
-    }
-    if briefly {
-        return None;
-    }
-    let mut now = Instant::now();
-    let end = deadline.unwrap_or(now + POLL_FOR).min(now + POLL_FOR);
-    while now < end {
-        std::thread::yield_now();
-        let before = std::mem::replace(&mut now, Instant::now());
-        crowd::yielded(before, now);
-        if let Some(result) = attempt() {
-            pauses::yielding_helped(now - before);
-            return Some(result);
-        }
-    }
-    None
+pub(crate) struct Polling {
+    /// None if one look has to do.
+    pauses: Option<u32>,
 }
+
+#[cfg(not(loom))]
+impl Polling {
+    pub(crate) fn begin() -> Self {
+        let pauses = if cores::several() && !crowd::is_here() { pauses::worthwhile() } else { None };
+        Self { pauses }
+    }
+
+    /// Leaves the other end alone before the first look: until it has got on by so many messages, or stops, or takes too long
+    /// for them. `done` says how many it has done.
+    pub(crate) fn after(self, messages: u32, done: impl Fn() -> usize) -> Self {
+        if self.pauses.is_some_and(|pauses| pauses > 0) {
+            leave_alone(messages, done);
+        }
+        self
+    }
+
+    /// Polls until `attempt` succeeds, the deadline passes, or it is no longer worth it. `briefly` leaves out the yielding.
+    pub(crate) fn poll<R>(
+        self,
+        deadline: Option<Instant>,
+        briefly: bool,
+        mut attempt: impl FnMut() -> Option<R>,
+    ) -> Option<R> {
+        let Some(pauses) = self.pauses else { return attempt() };
+        for _ in 0..pauses {
+            if let Some(result) = attempt() {
+                pauses::helped();
+                return Some(result);
+            }
+            std::hint::spin_loop();
+        }
+        if briefly {
+            return None;
+        }
+        let mut now = Instant::now();
+        let end = deadline.unwrap_or(now + POLL_FOR).min(now + POLL_FOR);
+        while now < end {
+            std::thread::yield_now();
+            let before = std::mem::replace(&mut now, Instant::now());
+            crowd::yielded(before, now);
+            if let Some(result) = attempt() {
+                pauses::yielding_helped(now - before);
+                return Some(result);
+            }
+        }
+        None
+    }
+}
+
+/// Models look once.
+#[cfg(loom)]
+pub(crate) struct Polling;
 
 #[cfg(loom)]
-pub(crate) fn poll_for<R>(
-    _: Option<Instant>,
-    _: Duration,
-    _: bool,
-    mut attempt: impl FnMut() -> Option<R>,
-) -> Option<R> {
-    attempt()
+impl Polling {
+    pub(crate) fn begin() -> Self {
+        Self
+    }
+
+    pub(crate) fn after(self, _: u32, _: impl Fn() -> usize) -> Self {
+        self
+    }
+
+    pub(crate) fn poll<R>(self, _: Option<Instant>, _: bool, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
+        attempt()
+    }
 }
 
-/// How long a receiver that has caught up leaves the senders alone before it looks again.
+/// For how many messages a receiver that has caught up leaves the senders alone.
 ///
 /// Whether messages come in a stream, in small batches or one at a time is seen from how many it gets in one go. Ends that
-/// chase each other never get many, so now and then the receiver waits to find out. It waits for about as long as a sender
-/// needs for as many messages as came lately: in a stream batches grow by that, and small ones are not held up for longer
-/// than it takes to send them.
+/// chase each other never get many, so now and then the receiver waits to find out. It waits for as many messages as came
+/// lately: in a stream batches grow by that, and small ones are not held up for longer than it takes to send them.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// Received since the ring was last found empty.
@@ -289,10 +307,15 @@ pub(crate) struct Pace {
     empty: u32,
 }
 
-/// How long one end leaves the other alone for each message of a batch.
+/// How long one end leaves the other alone for each message of a batch, at most.
+#[cfg(not(loom))]
 const EACH: Duration = Duration::from_nanos(20);
+/// Meanwhile it looks after every so many whether the other one still gets on: more often, and the line that says so would
+/// go back and forth; more rarely, and the end of a batch is waited for in vain.
+#[cfg(not(loom))]
+const STRETCH: u32 = 8;
 /// Messages of a batch that is worth waiting for.
-const ENOUGH: u32 = 64;
+const ENOUGH: u32 = 32;
 /// Fewer than this in one go are no batch.
 const BATCH: u32 = 8;
 /// So many in one go are a stream that will go on for a while.
@@ -313,29 +336,40 @@ impl Pace {
         self.run % LOOK_EVERY == LOOK_EVERY - 1
     }
 
-    /// The ring is empty: leaves busy senders alone for a while, for those who poll by themselves.
-    pub(crate) fn give_head_start(&mut self) {
-        pause_for(self.caught_up());
-    }
-
-    /// The ring is empty: how long to leave the senders alone.
-    pub(crate) fn caught_up(&mut self) -> Duration {
+    /// The ring is empty: for how many messages to leave the senders alone.
+    pub(crate) fn caught_up(&mut self) -> u32 {
         self.batch = self.run.max(self.batch / 2 + self.run / 2);
         self.run = 0;
         self.empty = self.empty.wrapping_add(1);
         if self.empty % TRY_EVERY == 1 {
-            EACH * TRY
+            TRY
         } else if self.batch >= BATCH {
-            EACH * self.batch.min(ENOUGH)
+            self.batch.min(ENOUGH)
         } else {
-            Duration::ZERO
+            0
         }
     }
 }
 
-/// How long a sender that found a ring of this capacity full leaves its receiver alone.
-pub(crate) fn head_start(capacity: usize) -> Duration {
-    EACH * ENOUGH.min(capacity as u32 / 2)
+/// For how many messages a sender that found a ring of this capacity full leaves its receiver alone.
+pub(crate) fn enough_room(capacity: usize) -> u32 {
+    ENOUGH.min(capacity as u32 / 2)
+}
+
+/// See [`Polling::after`].
+#[cfg(not(loom))]
+fn leave_alone(messages: u32, done: impl Fn() -> usize) {
+    let (mut left, mut before) = (messages, 0);
+    while left > 0 {
+        let stretch = left.min(STRETCH);
+        pause::pause_for(EACH * stretch);
+        left -= stretch;
+        let now = done();
+        if now == before || now >= messages as usize {
+            return;
+        }
+        before = now;
+    }
 }
 
 /// Polls `attempt` for about as long as waking a thread would cost: first briskly, then giving the core to others
@@ -348,15 +382,15 @@ pub(crate) fn head_start(capacity: usize) -> Duration {
 /// assert!(millrace_ring::poll_while_worthwhile(poll).is_none());
 /// ```
 pub fn poll_while_worthwhile<R>(attempt: impl FnMut() -> Option<R>) -> Option<R> {
-    poll_for(None, Duration::ZERO, false, attempt)
+    Polling::begin().poll(None, false, attempt)
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
-    /// How long a receiver waits after each of so many batches.
-    fn waits(pace: &mut Pace, batch: u32, times: usize) -> Vec<Duration> {
+    /// For how many messages a receiver waits after each of so many batches.
+    fn waits(pace: &mut Pace, batch: u32, times: usize) -> Vec<u32> {
         let mut wait = || {
             (0..batch).for_each(|_| pace.received());
             pace.caught_up()
@@ -368,17 +402,39 @@ mod tests {
     fn a_receiver_waits_as_long_as_the_batches_that_come() {
         let mut pace = Pace::default();
         pace.caught_up(); // the first one is a try
-        assert!(waits(&mut pace, 1, 200).iter().all(Duration::is_zero), "one at a time is taken at once");
-        assert!(waits(&mut pace, 10, 40).iter().all(|wait| *wait == EACH * 10));
-        assert_eq!(waits(&mut pace, 1000, 1), [EACH * ENOUGH], "no more than a batch that is worth it");
+        assert!(waits(&mut pace, 1, 200).iter().all(|wait| *wait == 0), "one at a time is taken at once");
+        assert!(waits(&mut pace, 10, 40).iter().all(|wait| *wait == 10));
+        assert_eq!(waits(&mut pace, 1000, 1), [ENOUGH], "no more than a batch that is worth it");
         let after = waits(&mut pace, 1, 12);
-        assert!(after[0] > Duration::ZERO && after[11].is_zero(), "a stream that ended is forgotten soon: {after:?}");
+        assert!(after[0] > 0 && after[11] == 0, "a stream that ended is forgotten soon: {after:?}");
+    }
+
+    #[test]
+    fn who_has_stopped_is_not_waited_for() {
+        look_for_cores();
+        let looks = std::cell::Cell::new(0);
+        let after = |stops: usize| {
+            looks.set(0);
+            leave_alone(ENOUGH, || {
+                looks.set(looks.get() + 1);
+                looks.get().min(stops)
+            });
+            looks.get()
+        };
+        assert_eq!([after(0), after(1), after(3)], [1, 2, 4], "one look more than there was anything to see");
+        assert_eq!(after(100), ENOUGH.div_ceil(STRETCH) as usize, "nor one that is too slow");
+        looks.set(0);
+        leave_alone(ENOUGH, || {
+            looks.set(looks.get() + 1);
+            ENOUGH as usize
+        });
+        assert_eq!(looks.get(), 1, "what was wanted is there");
     }
 
     #[test]
     fn one_wait_in_many_is_a_try() {
         let mut pace = Pace::default();
-        let tries = waits(&mut pace, 1, 4 * TRY_EVERY as usize).iter().filter(|wait| !wait.is_zero()).count();
+        let tries = waits(&mut pace, 1, 4 * TRY_EVERY as usize).iter().filter(|wait| **wait > 0).count();
         assert_eq!(tries, 4);
     }
 
@@ -387,7 +443,7 @@ mod tests {
         look_for_cores();
         let shortest = (0..20).map(|_| {
             let start = Instant::now();
-            pause_for(Duration::from_micros(20));
+            pause::pause_for(Duration::from_micros(20));
             start.elapsed()
         });
         let shortest = shortest.min().unwrap_or_default();

@@ -12,13 +12,13 @@ use std::{
     pin::Pin,
     ptr::NonNull,
     task::{Context, Poll, Waker},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use thiserror::Error;
 
 use crate::{
-    poll::poll_for,
+    poll::Polling,
     slab::{Node, Slab},
     sync::{AtomicU32, Ordering, UnsafeCell},
     wait,
@@ -420,7 +420,7 @@ impl<T: Send> ReplyReceiver<T> {
 
     #[inline]
     fn wait(&mut self, deadline: Option<Instant>) -> Result<T, ReplyError> {
-        match poll_for(deadline, Duration::ZERO, false, || self.try_recv()) {
+        match Polling::begin().poll(deadline, false, || self.try_recv()) {
             Some(answer) => answer,
             None => self.sleep(deadline),
         }

@@ -330,6 +330,10 @@ impl<T: Send> Inlet for &mut Sender<T> {
     fn capacity(&self) -> usize {
         (**self).capacity()
     }
+
+    fn room(&self) -> usize {
+        self.ring.shared.capacity - self.tail.wrapping_sub(self.ring.head.load(Ordering::Relaxed))
+    }
 }
 
 impl<T> Drop for Sender<T> {
@@ -587,6 +591,10 @@ impl<T: Send> Outlet for &mut Receiver<T> {
 
     fn pace(&mut self) -> &mut Pace {
         &mut self.pace
+    }
+
+    fn waiting(&self) -> usize {
+        self.ring.tail.load(Ordering::Relaxed).wrapping_sub(self.head)
     }
 }
 

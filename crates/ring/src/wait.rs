@@ -11,7 +11,7 @@ use std::{
 use crate::{
     error::{RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
-    poll::{self, Pace, poll_for},
+    poll::{self, Pace, Polling},
     sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock},
 };
 
@@ -311,6 +311,8 @@ pub(crate) trait Inlet {
     fn fill(&mut self, place: Self::Place, message: Self::Message) -> Result<(), Self::Message>;
     fn sleepers(&self) -> &WaitSet;
     fn capacity(&self) -> usize;
+    /// How many messages fit, at the moment.
+    fn room(&self) -> usize;
 }
 
 /// The receiving end of some ring.
@@ -323,6 +325,8 @@ pub(crate) trait Outlet {
     fn take<R>(&mut self, wrap: impl FnOnce(Self::Message) -> R) -> R;
     fn sleepers(&self) -> &WaitSet;
     fn pace(&mut self) -> &mut Pace;
+    /// How many messages were sent, or are about to be, and not received.
+    fn waiting(&self) -> usize;
 }
 
 /// Sends if there is room.
@@ -374,9 +378,10 @@ fn send_slowly<I: Inlet>(
     let mut key = None;
     // Whether it was a wake-up that led to the end of the wait.
     let mut used = false;
-    let head_start = poll::head_start(inlet.capacity());
+    let enough = poll::enough_room(inlet.capacity());
     let long = inlet.sleepers().long.load(Ordering::Relaxed);
-    let sent = poll_for(deadline, head_start, long, || attempt(inlet, kept)).or_else(|| {
+    let polling = Polling::begin().after(enough, || inlet.room());
+    let sent = polling.poll(deadline, long, || attempt(inlet, kept)).or_else(|| {
         let start = Instant::now();
         let sent = sleep_until(deadline, Some(FIRST_ROUND), |waker| {
             if let Some(waker) = waker {
@@ -439,8 +444,9 @@ fn wait_for_message<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Res
         }
     }
     let mut key = None;
-    let head_start = outlet.pace().caught_up();
-    let found = poll_for(deadline, head_start, false, || look(outlet)).or_else(|| {
+    let batch = outlet.pace().caught_up();
+    let polling = Polling::begin().after(batch, || outlet.waiting());
+    let found = polling.poll(deadline, false, || look(outlet)).or_else(|| {
         let found = sleep_until(deadline, None, |waker| {
             if let Some(waker) = waker {
                 outlet.sleepers().register(&mut key, waker, PATIENT);
