@@ -13,7 +13,7 @@ use crate::{
     Message, Result,
     message::payload,
     peers::{Millrace, MillraceSpsc},
-    resident::kernels::{Command, INJECT, Taker},
+    resident::kernels::{Adder, Command, INJECT, PAIR, Taker, check_sum},
     workloads::{Alone, CAPACITY},
 };
 
@@ -46,6 +46,7 @@ impl Path {
         Self { name: "allocate-free", about: "4 KiB from the pool and back", run: allocate },
         Self { name: "write-read", about: "1 KiB written to a buffer and viewed", run: write_read },
         Self { name: "inject", about: "a message into the ring of a paused resident kernel", run: inject },
+        Self { name: "ask", about: "a question to a resident kernel, run by who asks", run: ask },
         Self { name: "bytes-clone", about: "a clone of a shared payload", run: clone },
     ];
 
@@ -108,6 +109,11 @@ fn inject(count: u64) -> Result<()> {
         taker.try_send(Command::nth(INJECT, n)).map_err(millrace::resident::Error::from)?;
     }
     Ok(())
+}
+
+fn ask(count: u64) -> Result<()> {
+    let adder = millrace::runtime().open("cpu")?.launch(Adder, LaunchOptions::default())?;
+    (0..count).try_for_each(|_| check_sum(adder.ask(PAIR)?.value))
 }
 
 fn clone(count: u64) -> Result<()> {

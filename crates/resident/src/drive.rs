@@ -5,7 +5,9 @@
 //! What is sent and not asked is left to the worker, and so are questions among it: it is awake then, and had to be woken
 //! again and again otherwise.
 //! The message takes its place in the ring all the same, and the kernel's own steps decide what comes next, so order,
-//! priorities, restarts, checkpoints and telemetry are the same whoever runs it.
+//! priorities, restarts, checkpoints and telemetry are the same whoever runs it. A plain message whose place is the next one
+//! need not be written there, nor its answer to the ring that leads back: the handler is called with the one and gives the
+//! other, and the place is passed over.
 //!
 //! What must stay true: a worker that goes to sleep has left its waker and has then looked once more, with the right in
 //! its hand. So whoever sends without having the right rings the bell, and whoever has it and leaves anything undone rings
@@ -13,9 +15,12 @@
 
 use std::sync::{Mutex, MutexGuard, TryLockError, atomic::Ordering};
 
+use millrace_ring::poll_while_worthwhile;
+
 use crate::{
+    header::Header,
     kernel::{Kernel, Step},
-    port::{Port, lock},
+    port::{Attachment, Outgoing, Port, lock},
     slots::Refusal,
 };
 
@@ -58,14 +63,57 @@ pub(crate) fn run(slot: &mut Option<Kernel>, budget: usize) -> Step {
     step
 }
 
+/// What came of a message whose sender ran the kernel.
+pub(crate) enum Ran<R> {
+    /// Its answer.
+    Answered(R),
+    /// The answer to the message of this number is where answers are, or will be.
+    Sent(u64),
+}
+
 impl Port {
+    /// Takes the right to run a kernel that is known to be brief. Whoever has it gives it back soon: another one who asks,
+    /// or the worker on its way to sleep, and to give up would only wake it again.
+    #[inline]
+    fn take_wheel(&self) -> Option<MutexGuard<'_, Option<Kernel>>> {
+        // Before the right: the worker that has it is not to be disturbed.
+        let wheel = self.wheel.get().filter(|_| self.brief.load(Ordering::Relaxed))?;
+        wheel.try_take().or_else(|| poll_while_worthwhile(|| wheel.try_take()))
+    }
+
+    /// Runs the kernel with a message, and reads its answer. None if it was not sent, because somebody else runs the kernel
+    /// or it is better left to its worker.
+    #[inline]
+    pub(crate) fn call<R>(
+        &self,
+        message: &mut Outgoing<'_>,
+        read: impl FnOnce(&Header, &[u8], Option<Attachment>) -> R,
+    ) -> Option<Ran<R>> {
+        let mut slot = self.take_wheel()?;
+        let kernel = slot.as_mut().filter(|kernel| kernel.is_brief())?;
+        if self.depth() != (0, 0) {
+            return None;
+        }
+        let number = self.claim(message.head.high).ok()?;
+        let (ran, done) = if kernel.is_next(number, &message.head) {
+            let (id, answer) = kernel.call(number, message, read);
+            (answer.map_or(Ran::Sent(id), Ran::Answered), kernel.is_done())
+        } else {
+            let id = self.put(number, message);
+            (Ran::Sent(id), kernel.run_until(id, MOST))
+        };
+        drop(slot);
+        if !done {
+            self.work.ring();
+        }
+        Some(ran)
+    }
+
     /// Sends a message, with `inject`, which does not ring, and runs the kernel until it is handled. Gives the message's
     /// number. None if it was not sent, because somebody else runs the kernel or it is better left to its worker.
     #[inline]
     pub(crate) fn send_and_run(&self, inject: impl FnOnce() -> Result<u64, Refusal>) -> Option<u64> {
-        // Before the right: the worker that has it is not to be disturbed.
-        let wheel = self.wheel.get().filter(|_| self.brief.load(Ordering::Relaxed))?;
-        let mut slot = wheel.try_take()?;
+        let mut slot = self.take_wheel()?;
         let kernel = slot.as_mut().filter(|kernel| kernel.is_brief())?;
         if self.depth() != (0, 0) {
             return None;

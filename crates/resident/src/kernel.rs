@@ -21,8 +21,8 @@ use crate::{
     header::Header,
     layout::{fault, flags},
     links::{Delivered, Link, Links},
-    port::{Attachment, Port, Remains, Saved, lock, message_id},
-    slots::Words,
+    port::{Attachment, Head, Outgoing, Port, Remains, Saved, lock, message_id},
+    slots::{Slots, Words},
     sync::AtomicU32,
 };
 
@@ -89,6 +89,8 @@ struct Life {
     since_checkpoint: u64,
     /// Times in a row that somebody asked and the handler was brief, up to [`PROOF`].
     brief: u32,
+    /// The handler was not brief the last time.
+    doubted: bool,
     /// One who asked runs it.
     asked: bool,
     ticks: TickClock,
@@ -121,6 +123,7 @@ impl Kernel {
             checkpoint_every: options.checkpoint_every,
             since_checkpoint: 0,
             brief: 0,
+            doubted: false,
             asked: false,
             ticks: TickClock::pick(),
             emissions: VecDeque::new(),
@@ -172,7 +175,56 @@ impl Kernel {
             Step::Idle | Step::Ended => Err(false),
         });
         self.life.asked = false;
-        handled == Err(true) && self.life.pending.is_empty() && !self.life.status.is_ended() && !self.port.stirs()
+        handled == Err(true) && self.is_done()
+    }
+
+    /// Whether there is nothing left to do.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.life.pending.is_empty() && !self.life.status.is_ended() && !self.port.stirs()
+    }
+
+    /// Whether the message that claimed a place can be handled without being put there: nothing comes before it, nobody has
+    /// to know what it was, and there is room for its answer.
+    #[inline]
+    pub(crate) fn is_next(&self, number: u64, head: &Head) -> bool {
+        let (port, life) = (&self.port, &self.life);
+        number == (if head.high { life.high } else { life.normal })
+            && port.journal.get().is_none()
+            && port.region.control().request.load(Ordering::Acquire) == life.request
+            && port.rings.out.is_free(&port.region, life.out as u32)
+    }
+
+    /// Handles a message that [is next](Self::is_next), and reads its answer; none if it is where answers are, or will be.
+    #[inline]
+    pub(crate) fn call<R>(
+        &mut self,
+        number: u64,
+        message: &Outgoing<'_>,
+        read: impl FnOnce(&Header, &[u8], Option<Attachment>) -> R,
+    ) -> (u64, Option<R>) {
+        let (port, life) = (&*self.port, &mut self.life);
+        let Outgoing { head, bytes, .. } = message;
+        let header = head.header(number, bytes.len(), head.flags);
+        let (ring, taken) =
+            if head.high { (&port.rings.high, &mut life.high) } else { (&port.rings.normal, &mut life.normal) };
+        *taken += 1;
+        life.asked = true;
+        let answer = life.handle(port, &header, bytes, true);
+        life.asked = false;
+        let answer = answer.map(|(answer, clock)| {
+            // SAFETY: the slot is free, so nobody but the kernel has to do with it, and that much of it was just written.
+            let bytes = unsafe {
+                let start = port.region.payload(port.rings.out.at(life.out as u32));
+                std::slice::from_raw_parts(start, answer.length)
+            };
+            port.clock.see(clock);
+            let length = answer.length as u32;
+            let header = Header { kind: answer.kind, length, correlation: header.id, clock, ..Header::default() };
+            read(&header, bytes, answer.attachment)
+        });
+        life.passed(port, ring, number as u32, head.high);
+        (header.id, answer)
     }
 
     /// Leaves a waker with everything that could give the kernel something to do. The caller must run it once more.
@@ -276,8 +328,14 @@ impl Life {
         header.id = message_id(*number, urgent);
         *number += 1;
         if header.flags & flags::VOID == 0 {
-            self.handle(port, &header, bytes);
+            self.handle(port, &header, bytes, false);
         }
+        self.passed(port, ring, position, urgent);
+    }
+
+    /// The kernel is past a place of a ring: it is free for the next lap.
+    #[inline]
+    fn passed(&self, port: &Port, ring: &Slots, position: u32, urgent: bool) {
         ring.release(&port.region, position);
         let control = port.region.control();
         let head = if urgent { &control.high_head } else { &control.normal_head };
@@ -289,9 +347,11 @@ impl Life {
         }
     }
 
+    /// Handles a message. An answer that is `wanted` and lies in the next outbound slot is left there and given to the
+    /// caller, with its time; all others are published.
     #[inline]
-    fn handle(&mut self, port: &Port, header: &Header, bytes: &[u8]) {
-        let Some(behaviour) = &mut self.behaviour else { return };
+    fn handle(&mut self, port: &Port, header: &Header, bytes: &[u8], wanted: bool) -> Option<(Answer, Moment)> {
+        let behaviour = self.behaviour.as_mut()?;
         let attachment =
             if header.flags & flags::ATTACHED != 0 { lock(&port.attached).remove(&header.id) } else { None };
         let ask = header.is_ask();
@@ -312,12 +372,15 @@ impl Life {
         // worker's, who had better stay awake for more of them; and so are those that it had to handle after all.
         let (known, willing) = (self.brief >= PROOF, header.flags & flags::WILLING != 0);
         self.brief = if willing && (self.asked || !known) { self.brief } else { 0 };
-        let sampled = self.asked && self.counts.handled.is_multiple_of(SAMPLED);
+        let sampled = self.asked && (self.doubted || self.counts.handled.is_multiple_of(SAMPLED));
         let start = (willing && (sampled || self.brief < PROOF)).then(|| self.ticks.now());
         let result =
             catch_unwind(AssertUnwindSafe(|| behaviour.handle(header, bytes, attachment.as_ref(), &mut outbox)));
         if let Some(start) = start {
-            self.brief = if self.ticks.now().wrapping_sub(start) < BRIEF { PROOF.min(self.brief + 1) } else { 0 };
+            let brief = self.ticks.now().wrapping_sub(start) < BRIEF;
+            // Once may have been the system's fault, which interrupts whom it likes.
+            self.doubted = !brief && known && !self.doubted;
+            self.brief = if brief || self.doubted { PROOF.min(self.brief + 1) } else { 0 };
         }
         if known != (self.brief >= PROOF) {
             port.brief.store(!known, Ordering::Relaxed);
@@ -331,6 +394,7 @@ impl Life {
         // As on a device without a clock: later than the message, and than the last one.
         self.counts.clock = self.counts.clock.max(header.clock.raw()) + 1;
         let clock = Moment::from_raw(self.counts.clock);
+        let mut given = None;
         match result {
             Ok(Ok(())) => {
                 self.counts.handled += 1;
@@ -338,6 +402,7 @@ impl Life {
                 self.counts.sent += u64::from(answer.as_ref().is_some_and(|answer| answer.in_place && answers));
                 self.publish_counts(port);
                 match answer.filter(|_| answers) {
+                    Some(answer) if answer.in_place && wanted => given = Some((answer, clock)),
                     Some(answer) if answer.in_place => self.reply(port, header, answer, clock),
                     answer => self.send_on(port, header, answer, clock),
                 }
@@ -362,6 +427,7 @@ impl Life {
             }
             Err(panic) => self.panicked(port, header, clock, answers, text_of(panic)),
         }
+        given
     }
 
     /// Publishes the answer that lies in the next outbound slot.

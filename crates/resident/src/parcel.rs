@@ -8,7 +8,7 @@ use std::{
 use millrace_core::View;
 use rkyv::util::AlignedVec;
 
-use crate::{Moment, handler::Behaviour, journal::Positions};
+use crate::{Moment, handler::Behaviour, header::Header, journal::Positions};
 
 /// What belongs to a message and does not fit into its slot. It waits beside the ring, under the message's number.
 #[derive(Debug, Clone)]
@@ -55,6 +55,23 @@ pub(crate) struct Head {
     pub(crate) buffer: (u32, u32),
     /// The sender runs the kernel itself: its worker is not to be woken.
     pub(crate) quietly: bool,
+}
+
+impl Head {
+    /// What stands in front of the message, once it has a number.
+    #[inline(always)]
+    pub(crate) fn header(&self, number: u64, length: usize, flags: u32) -> Header {
+        Header {
+            kind: self.kind,
+            length: length as u32,
+            flags: flags | u32::from(!self.high),
+            id: message_id(number, self.high),
+            correlation: 0,
+            clock: self.clock,
+            buffer: self.buffer.0,
+            generation: self.buffer.1,
+        }
+    }
 }
 
 /// A plain message to be sent.

@@ -121,9 +121,23 @@ impl Port {
     /// Writes a message into a slot, if there is one, and tells the kernel. Says its number.
     #[inline(always)]
     pub(crate) fn inject(&self, message: &mut Outgoing<'_>) -> Result<u64, Refusal> {
+        let number = self.claim(message.head.high)?;
+        Ok(self.put(number, message))
+    }
+
+    /// A place in a ring, which is then the caller's to fill, or to pass over if it runs the kernel.
+    #[inline(always)]
+    pub(crate) fn claim(&self, high: bool) -> Result<u64, Refusal> {
+        let (tail, ring) = self.inlet(high);
+        tail.claim(ring, &self.region)
+    }
+
+    /// Writes a message to the place that was claimed for it, and tells the kernel. Says its number.
+    #[inline(always)]
+    pub(crate) fn put(&self, number: u64, message: &mut Outgoing<'_>) -> u64 {
         let Outgoing { head, bytes, attachment } = message;
         assert!(bytes.len() <= self.layout.in_payload(), "the layout was made for larger messages");
-        self.inject_with(head, |place| {
+        self.put_with(number, head, |place| {
             // SAFETY: the slot is ours until it is published, and has room for the message.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.start, bytes.len()) };
             Some((bytes.len(), attachment.take()))
@@ -138,6 +152,17 @@ impl Port {
         head: &Head,
         write: impl FnOnce(Place) -> Option<(usize, Option<Attachment>)>,
     ) -> Result<u64, Refusal> {
+        let number = self.claim(head.high)?;
+        Ok(self.put_with(number, head, write))
+    }
+
+    #[inline(always)]
+    fn put_with(
+        &self,
+        number: u64,
+        head: &Head,
+        write: impl FnOnce(Place) -> Option<(usize, Option<Attachment>)>,
+    ) -> u64 {
         /// A slot that was claimed has to be published, whatever happens.
         struct Claimed<'a> {
             port: &'a Port,
@@ -150,37 +175,27 @@ impl Port {
                 self.port.publish(self.head, self.number, 0, flags::VOID);
             }
         }
-        let (tail, ring) = self.inlet(head.high);
-        let number = tail.claim(ring, &self.region)?;
+        let ring = self.inlet(head.high).1;
         let claimed = Claimed { port: self, head, number };
         let place = Place { start: self.region.payload(ring.at(number as u32)), room: self.layout.in_payload() };
         let written = write(place);
         let id = message_id(number, head.high);
-        let Some((length, attachment)) = written else { return Ok(id) };
-        let mut flags = head.flags | u32::from(!head.high);
+        let Some((length, attachment)) = written else { return id };
+        let mut flags = head.flags;
         if let Some(attachment) = attachment {
             flags |= flags::ATTACHED;
             lock(&self.attached).insert(id, attachment);
         }
         std::mem::forget(claimed);
-        self.publish(head, number, length as u32, flags);
-        Ok(id)
+        self.publish(head, number, length, flags);
+        id
     }
 
     /// Hands a slot that was claimed to the kernel, and tells it.
     #[inline(always)]
-    fn publish(&self, head: &Head, number: u64, length: u32, flags: u32) {
+    fn publish(&self, head: &Head, number: u64, length: usize, flags: u32) {
         let (region, ring, position) = (&self.region, self.inlet(head.high).1, number as u32);
-        let header = Header {
-            kind: head.kind,
-            length,
-            flags,
-            id: message_id(number, head.high),
-            correlation: 0,
-            clock: head.clock,
-            buffer: head.buffer.0,
-            generation: head.buffer.1,
-        };
+        let header = head.header(number, length, flags);
         if let Some(journal) = self.journal.get() {
             self.note(journal, &header, ring.at(position));
         }

@@ -12,6 +12,7 @@ use crate::{
     ArchivedHandler, ArchivedResident, Command, Error, Handler, InUse, LaunchOptions, Message, Mode, Moment, Refused,
     Region, Result, Status,
     asked::{Asked, failure, look_for_any},
+    drive::Ran,
     engine::{Launched, Plan, Recovery, Types, engine_for},
     handler::{Behaviour, Plain, check_kind},
     header::Header,
@@ -394,13 +395,10 @@ impl<H: Handler> Resident<H> {
         let mut outgoing = self.outgoing(&message, priority, flags::ASK | willing, &mut attachment);
         if deadline.is_none() {
             outgoing.head.quietly = true;
-            if let Some(id) = self.port().send_and_run(|| self.port().inject(&mut outgoing)) {
-                // It is there, if all went well.
-                let mut asked = Asked::new(self.port(), id);
-                if let Some(answer) = asked.look(&decode::<H::Reply>) {
-                    return answer;
-                }
-                return self.port().wait_for_mail(None, || asked.look(&decode::<H::Reply>));
+            match self.port().call(&mut outgoing, decode::<H::Reply>) {
+                Some(Ran::Answered(answer)) => return answer,
+                Some(Ran::Sent(id)) => return self.answer(id, None),
+                None => {}
             }
             outgoing.head.quietly = false;
         }

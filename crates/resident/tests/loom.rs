@@ -87,9 +87,13 @@ impl Memory {
     /// Any number of these.
     fn send(&self, message: u32) -> Result<u64, Refusal> {
         let number = self.tail.claim(&self.slots, self)?;
+        self.put(number, message);
+        Ok(number)
+    }
+
+    fn put(&self, number: u64, message: u32) {
         self.message(number as u32).store(message, Ordering::Relaxed);
         self.slots.publish(self, number as u32);
-        Ok(number)
     }
 
     /// Only one of these.
@@ -193,8 +197,12 @@ struct Wheel {
 
 impl Wheel {
     fn new() -> Arc<Self> {
+        Self::with(4)
+    }
+
+    fn with(capacity: u32) -> Arc<Self> {
         Arc::new(Self {
-            memory: Memory::new(4),
+            memory: Memory::new(capacity),
             kernel: Mutex::new((0, Vec::new())),
             listens: AtomicU32::new(0),
             woken: Mutex::new(false),
@@ -222,10 +230,18 @@ impl Wheel {
         self.ring();
     }
 
-    /// As in `Port::send_and_run`, or else as any sender.
+    /// As in `Port::call`, or else as any sender.
     fn ask(&self, message: u32) {
         let Ok(mut kernel) = self.kernel.try_lock() else { return self.send(message) };
-        let number = self.memory.send(message).unwrap();
+        let number = self.memory.tail.claim(&self.memory.slots, &*self.memory).unwrap();
+        if number as u32 == kernel.0 {
+            // It is handled where it is, and its place is passed over.
+            kernel.1.push(message);
+            self.memory.slots.release(&*self.memory, kernel.0);
+            kernel.0 += 1;
+        } else {
+            self.memory.put(number, message);
+        }
         // It stops after its own message, and may leave others, or its own behind one that is not there yet.
         while kernel.0 <= number as u32 {
             let Some(message) = self.memory.receive(&mut kernel.0) else { break };
@@ -283,6 +299,26 @@ fn whoever_runs_the_kernel_everything_is_handled_once() {
         assert!(handled.iter().position(|&n| n == 1) < handled.iter().position(|&n| n == 2), "{handled:?}");
         handled.sort_unstable();
         assert_eq!(handled, [1, 2, 3]);
+    });
+}
+
+/// Also over a lap: a place that was passed over is free for the next message that comes to it.
+#[test]
+fn a_place_that_was_passed_over_is_used_again() {
+    explore(2, || {
+        let wheel = Wheel::with(2);
+        let asker = {
+            let wheel = wheel.clone();
+            thread::spawn(move || {
+                (1..=2).for_each(|message| wheel.ask(message));
+                while wheel.memory.send(3) == Err(Refusal::Full) {
+                    thread::yield_now();
+                }
+                wheel.ring();
+            })
+        };
+        assert_eq!(wheel.work(3), [1, 2, 3]);
+        asker.join().unwrap();
     });
 }
 
