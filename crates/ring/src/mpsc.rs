@@ -29,6 +29,9 @@ use crate::{
     wait::{self, Inlet, Outlet, Receiving, Refused, Sending, WaitSet},
 };
 
+/// Messages by which a receiver counts those that wait.
+const SOME: usize = 8;
+
 struct Slot<T> {
     /// `p + 1`, where `p` is the position of the message that was last written here.
     stamp: AtomicUsize,
@@ -189,16 +192,16 @@ impl<T> Ring<T> {
     /// Fetches a slot that will be filled soon: the receiver's core had it last.
     #[inline(always)]
     fn fetch_to_fill(&self, position: usize) {
-        let (ahead, slot) = self.ahead(position);
+        let (ahead, slot) = self.ahead(position, AHEAD);
         if is_before(ahead, self.claims.limit.load(Ordering::Relaxed)) {
             prefetch::slot_to_write(slot);
         }
     }
 
-    /// The position some slots further, and where its slot is; nowhere in rings that are too small for it.
+    /// The position so many slots further, and where its slot is; nowhere in rings that are too small for it.
     #[inline(always)]
-    fn ahead(&self, position: usize) -> (usize, *const Slot<T>) {
-        let (mut lap, mut index) = (position - self.index(position), self.index(position) + AHEAD);
+    fn ahead(&self, position: usize, slots: usize) -> (usize, *const Slot<T>) {
+        let (mut lap, mut index) = (position - self.index(position), self.index(position) + slots);
         if index >= self.capacity() {
             lap = lap.wrapping_add(self.shared.lap);
             index -= self.capacity();
@@ -477,7 +480,7 @@ impl<T> Receiver<T> {
         if size_of::<Slot<T>>() <= 64 {
             return;
         }
-        let (ahead, slot) = self.ring.ahead(self.head);
+        let (ahead, slot) = self.ring.ahead(self.head, AHEAD);
         if is_before(ahead, self.claimed) {
             prefetch::slot_to_read(slot);
         } else if self.pace.is_time_to_look() {
@@ -485,9 +488,15 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Messages that were sent, or are about to be, and not received.
-    fn sent(&self) -> usize {
-        self.ring.distance(self.head, self.ring.claims.tail.load(Ordering::Relaxed))
+    /// About how many messages wait, up to `most`: every few it looks into their slots, which it will read anyway, while a look
+    /// at `tail` would keep those from sending who have to change it.
+    fn sent(&self, most: usize) -> usize {
+        let is_filled = |behind: &usize| {
+            let position = self.ring.ahead(self.head, *behind).0;
+            self.ring.slot(position).stamp.load(Ordering::Relaxed) == position + 1
+        };
+        let steps = (SOME - 1..most.min(self.ring.capacity())).step_by(SOME);
+        steps.take_while(is_filled).count() * SOME
     }
 
     /// Wakes senders that sleep, once there is room for many.
@@ -619,7 +628,7 @@ impl<T: Send> Receiver<T> {
     /// ```
     pub fn give_head_start(&mut self) {
         let batch = self.pace.caught_up();
-        Polling::begin().after(batch, || self.sent());
+        Polling::begin().after(batch, || self.sent(batch as usize));
     }
 
     /// Closes the ring: nothing more can be sent, what was sent can still be received.
@@ -694,8 +703,8 @@ impl<T: Send> Outlet for &mut Receiver<T> {
         &mut self.pace
     }
 
-    fn waiting(&self) -> usize {
-        self.sent()
+    fn waiting(&self, most: u32) -> usize {
+        self.sent(most as usize)
     }
 }
 

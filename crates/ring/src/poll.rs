@@ -117,7 +117,7 @@ mod crowd {
     /// How long what was seen is believed: briefly at first, and twice as long whenever it turns out to be still so,
     /// because finding out costs a time slice.
     const FIRST: u64 = 4_000;
-    const LONGEST: u64 = 512_000;
+    const LONGEST: u64 = 1_024_000;
 
     /// Until when, in microseconds after `START`; zero while there is no crowd.
     static UNTIL: AtomicU64 = AtomicU64::new(0);

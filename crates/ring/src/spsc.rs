@@ -593,7 +593,7 @@ impl<T: Send> Outlet for &mut Receiver<T> {
         &mut self.pace
     }
 
-    fn waiting(&self) -> usize {
+    fn waiting(&self, _: u32) -> usize {
         self.ring.tail.load(Ordering::Relaxed).wrapping_sub(self.head)
     }
 }

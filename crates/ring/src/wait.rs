@@ -325,8 +325,8 @@ pub(crate) trait Outlet {
     fn take<R>(&mut self, wrap: impl FnOnce(Self::Message) -> R) -> R;
     fn sleepers(&self) -> &WaitSet;
     fn pace(&mut self) -> &mut Pace;
-    /// How many messages were sent, or are about to be, and not received.
-    fn waiting(&self) -> usize;
+    /// About how many messages were sent and not received; more than `most` need not be counted.
+    fn waiting(&self, most: u32) -> usize;
 }
 
 /// Sends if there is room.
@@ -445,7 +445,7 @@ fn wait_for_message<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Res
     }
     let mut key = None;
     let batch = outlet.pace().caught_up();
-    let polling = Polling::begin().after(batch, || outlet.waiting());
+    let polling = Polling::begin().after(batch, || outlet.waiting(batch));
     let found = polling.poll(deadline, false, || look(outlet)).or_else(|| {
         let found = sleep_until(deadline, None, |waker| {
             if let Some(waker) = waker {
