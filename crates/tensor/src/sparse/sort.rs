@@ -2,8 +2,8 @@
 //!
 //! A counting sort puts the entries into their lines, index and value in one word, since it is the cache lines that cost;
 //! then every line is sorted. In short lines it is counted for each entry how many come before it, which takes no branch that
-//! a processor could guess wrong; where it has AVX-512, up to sixteen entries are sorted in one register by a network of
-//! exchanges (Batcher's bitonic one). Their length is bounded, so all of that is linear. Where indices are too large for the
+//! a processor could guess wrong, eight entries at a time where it has AVX2; where it has AVX-512, up to sixteen entries are
+//! sorted in one register by a network of exchanges (Batcher's bitonic one). Their length is bounded, so all of that is linear. Where indices are too large for the
 //! keys that this takes, short lines are sorted by insertion. Long lines go through a radix sort. All of it is
 //! stable: entries of one place lie behind one another in the end, in the order they came, and are summed.
 
@@ -13,6 +13,8 @@ use super::compressed::Compressed;
 const SHORT: usize = 32;
 /// Bits of a digit of the radix sort.
 const DIGIT: u32 = 8;
+/// Entries that are looked at together for an index that is there twice.
+const STRETCH: usize = 128;
 
 /// Entries by line, sorted and without duplicates. `lines` and `indices` are as long as `values`, and in range.
 pub(super) fn compress(line_count: usize, across: usize, lines: &[u32], indices: &[u32], values: &[f32]) -> Compressed {
@@ -24,28 +26,40 @@ pub(super) fn compress(line_count: usize, across: usize, lines: &[u32], indices:
         let (indices, values) = (indices.to_vec(), values.to_vec());
         return Compressed { lines: line_count, across, pointers, indices, values };
     }
-    let (indices, values, doubles) = sorted(&pointers, across, lines, indices, values);
+    let (indices, values) = sorted(&pointers, across, lines, indices, values);
+    let doubles = doubled(&pointers, &indices);
     let mut result = Compressed { lines: line_count, across, pointers, indices, values };
     sum_doubles(&mut result, &doubles);
     result
 }
 
-/// Indices and values of all lines, sorted within each: `pointers` are the sums of how often each occurs. Says also which
-/// lines have an index twice.
-fn sorted(
-    pointers: &[u32],
-    across: usize,
-    lines: &[u32],
-    indices: &[u32],
-    values: &[f32],
-) -> (Vec<u32>, Vec<f32>, Vec<usize>) {
+/// Lines that have an index twice, which then are neighbours.
+fn doubled(pointers: &[u32], indices: &[u32]) -> Vec<usize> {
+    let mut doubles = Vec::new();
+    let mut look_at = |from: usize, pairs: std::slice::Windows<'_, u32>| {
+        for at in pairs.enumerate().filter(|(_, pair)| pair[0] == pair[1]).map(|(i, _)| (from + i) as u32) {
+            let line = pointers.partition_point(|&pointer| pointer <= at) - 1;
+            if at + 1 < pointers[line + 1] && doubles.last() != Some(&line) {
+                doubles.push(line);
+            }
+        }
+    };
+    // Few have any, so stretches without are passed over at once.
+    for from in (0..indices.len()).step_by(STRETCH) {
+        let pairs = indices[from..indices.len().min(from + STRETCH + 1)].windows(2);
+        if pairs.clone().fold(false, |any, pair| any | (pair[0] == pair[1])) {
+            look_at(from, pairs);
+        }
+    }
+    doubles
+}
+
+/// Indices and values of all lines, sorted within each: `pointers` are the sums of how often each occurs.
+fn sorted(pointers: &[u32], across: usize, lines: &[u32], indices: &[u32], values: &[f32]) -> (Vec<u32>, Vec<f32>) {
     #[cfg(target_arch = "x86_64")]
-    if crate::Simd::in_use() >= crate::Simd::Avx512
-        && std::arch::is_x86_feature_detected!("popcnt")
-        && across <= avx512::ACROSS
-    {
+    if let Some(sort_lines) = in_vectors(across) {
         // SAFETY: the processor has these instructions; pointers are the sums of how often each line occurs.
-        return unsafe { avx512::sorted(pointers, lines, indices, values) };
+        return unsafe { vectors::sorted(pointers, lines, indices, values, sort_lines) };
     }
     let ranked = across <= RANKED;
     let mut next = pointers.to_vec();
@@ -53,22 +67,32 @@ fn sorted(
     for ((&line, &index), &value) in lines.iter().zip(indices).zip(values) {
         packed[post_increment(&mut next[line as usize])] = pack(index, value);
     }
-    let (mut room, mut doubles) = (Vec::new(), Vec::new());
-    for (number, ends) in pointers.windows(2).enumerate() {
+    let mut room = Vec::new();
+    for ends in pointers.windows(2) {
         let line = &mut packed[ends[0] as usize..ends[1] as usize];
-        let doubled = match line.len() {
-            0 | 1 => false,
+        match line.len() {
+            0 | 1 => {}
             2..=8 if ranked => by_rank::<8>(line),
             9..=16 if ranked => by_rank::<16>(line),
             17..=SHORT if ranked => by_rank::<SHORT>(line),
             2..=SHORT => by_insertion(line),
             _ => by_digits(line, &mut room),
-        };
-        if doubled {
-            doubles.push(number);
         }
     }
-    (packed.iter().map(|&entry| index(entry)).collect(), packed.iter().map(|&entry| value(entry)).collect(), doubles)
+    (packed.iter().map(|&entry| index(entry)).collect(), packed.iter().map(|&entry| value(entry)).collect())
+}
+
+/// How lines are sorted with the vectors that there are, if indices are small enough for them.
+#[cfg(target_arch = "x86_64")]
+fn in_vectors(across: usize) -> Option<vectors::SortLines> {
+    use crate::Simd;
+    match Simd::in_use() {
+        Simd::Avx512 if std::arch::is_x86_feature_detected!("popcnt") && across <= avx512::ACROSS => {
+            Some(avx512::sort_lines)
+        }
+        level if level >= Simd::Avx2 && across <= avx2::ACROSS => Some(avx2::sort_lines),
+        _ => None,
+    }
 }
 
 fn pack(index: u32, value: f32) -> u64 {
@@ -103,9 +127,8 @@ fn value(entry: u64) -> f32 {
 /// Indices below this leave room in a signed word for an entry's place in a short line.
 const RANKED: usize = 1 << (31 - SHORT.ilog2());
 
-/// As all of these: sorts a line, and says whether it has an index twice. This one counts how many entries come before each,
-/// of `WIDTH` at most.
-fn by_rank<const WIDTH: usize>(line: &mut [u64]) -> bool {
+/// As all of these: sorts a line. This one counts how many entries come before each, of `WIDTH` at most.
+fn by_rank<const WIDTH: usize>(line: &mut [u64]) {
     let (mut keys, mut entries, mut ranks) = ([i32::MAX; WIDTH], [0; WIDTH], [0; WIDTH]);
     for (i, &entry) in line.iter().enumerate() {
         keys[i] = (index(entry) as i32) * SHORT as i32 + i as i32;
@@ -119,26 +142,22 @@ fn by_rank<const WIDTH: usize>(line: &mut [u64]) -> bool {
     for (&rank, &entry) in ranks.iter().zip(&entries[..line.len()]) {
         line[rank as usize] = entry;
     }
-    line.windows(2).fold(false, |doubles, pair| doubles | (index(pair[0]) == index(pair[1])))
 }
 
 /// By insertion.
-fn by_insertion(line: &mut [u64]) -> bool {
-    let mut doubles = false;
+fn by_insertion(line: &mut [u64]) {
     for i in 1..line.len() {
         let (entry, mut at) = (line[i], i);
         while at > 0 && index(line[at - 1]) > index(entry) {
             line[at] = line[at - 1];
             at -= 1;
         }
-        doubles |= at > 0 && index(line[at - 1]) == index(entry);
         line[at] = entry;
     }
-    doubles
 }
 
 /// A radix sort from the least significant digit.
-fn by_digits(line: &mut [u64], room: &mut Vec<u64>) -> bool {
+fn by_digits(line: &mut [u64], room: &mut Vec<u64>) {
     let highest = index(line.iter().fold(0, |most, &entry| most.max(entry)));
     for shift in (0..u32::BITS - highest.leading_zeros()).step_by(DIGIT as usize) {
         let digit = |entry: u64| (index(entry) >> shift) as usize & ((1 << DIGIT) - 1);
@@ -149,7 +168,6 @@ fn by_digits(line: &mut [u64], room: &mut Vec<u64>) -> bool {
         room.extend_from_slice(line);
         room.iter().for_each(|&entry| line[post_increment(&mut next[digit(entry)])] = entry);
     }
-    line.windows(2).any(|pair| index(pair[0]) == index(pair[1]))
 }
 
 /// Sums entries of one place in these lines, and moves what comes behind them up.
@@ -183,14 +201,18 @@ fn sum_doubles(matrix: &mut Compressed, doubles: &[usize]) {
 }
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod vectors;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn every_way_to_sort_a_line_is_stable_and_sees_doubles() {
+    fn every_way_to_sort_a_line_is_stable_and_doubles_are_seen() {
         let mut state = 1u32;
         let mut random = |below: u32| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -225,12 +247,12 @@ mod tests {
                 };
                 // Where it cannot be, another one is looked at twice.
                 let ranked = across <= RANKED && line.len() <= SHORT;
-                let first: &dyn Fn(&mut [u64]) -> bool = if ranked { &by_rank } else { &by_insertion };
+                let first: &dyn Fn(&mut [u64]) = if ranked { &by_rank } else { &by_insertion };
                 for sort in [first, &by_insertion, &|line| by_digits(line, &mut Vec::new())] {
                     let mut own: Vec<u64> = (0..line.len())
                         .map(|i| pack(indices[ends[0] as usize + i], values[ends[0] as usize + i]))
                         .collect();
-                    assert_eq!(sort(&mut own), wanted_doubles.last() == Some(&number));
+                    sort(&mut own);
                     assert_eq!(own, packed);
                 }
                 wanted.extend(line);
@@ -240,7 +262,8 @@ mod tests {
             order.sort_by_key(|&i| (i as u32 - pointers[lines[i] as usize], lines[i]));
             let pick = |from: &[u32]| order.iter().map(|&i| from[i]).collect::<Vec<_>>();
             let mixed: Vec<f32> = order.iter().map(|&i| values[i]).collect();
-            let (got, got_values, doubles) = sorted(&pointers, across, &pick(&lines), &pick(&indices), &mixed);
+            let (got, got_values) = sorted(&pointers, across, &pick(&lines), &pick(&indices), &mixed);
+            let doubles = doubled(&pointers, &got);
             let got: Vec<_> = got.into_iter().zip(got_values).collect();
             assert_eq!((got, doubles), (wanted, wanted_doubles), "below {across}");
         }

@@ -1,7 +1,8 @@
 //! Rows of a sparse matrix times a vector, with the widest instructions there are.
 //!
 //! Indices within a row rise, so their first and last say whether they lie behind one another: then the vector is loaded,
-//! and gathered if not, which is worth an instruction of its own only with AVX-512. An index that is not inside the vector adds nothing; a matrix has none, but what a device's buffers
+//! and gathered if not, which is worth an instruction of its own only with AVX-512. Short rows are added up four at a time;
+//! with AVX2 if all of them are such runs. An index that is not inside the vector adds nothing; a matrix has none, but what a device's buffers
 //! hold is nothing that memory safety may depend on.
 
 use super::cpu::Range;
@@ -120,14 +121,15 @@ mod x86 {
         }
     }
 
-    /// Four short rows at a time, others one by one.
-    #[target_feature(enable = "avx512f")]
-    pub(super) fn rows_avx512(
+    /// Four short rows at a time, as far as `four` likes them, others one by one.
+    #[inline(always)]
+    fn rows_in_fours(
         range: &Range<'_>,
-        indices: &[u32],
-        values: &[f32],
+        (indices, values): (&[u32], &[f32]),
         x: &[f32],
         out: &mut [f32],
+        four: impl Fn((&[u32], &[f32]), [usize; 4], &[f32]) -> Option<[f32; 4]>,
+        dot: impl Fn(&[u32], &[f32], &[f32]) -> f32,
     ) -> f32 {
         let mut from = range.entry.min(indices.len());
         let (fours, rest) = range.ends.as_chunks::<4>();
@@ -136,21 +138,35 @@ mod x86 {
             let starts = [from, ends[0] as usize, ends[1] as usize, ends[2] as usize];
             let lengths = [0, 1, 2, 3].map(|row| (ends[row] as usize).wrapping_sub(starts[row]));
             let last = ends[3] as usize;
-            if lengths.iter().all(|length| length.wrapping_sub(1) < LANES) && last <= indices.len() {
-                let entries = (&indices[from..last], &values[from..last]);
-                *out = four_rows_avx512(entries, lengths, x);
+            if lengths.iter().all(|length| length.wrapping_sub(1) < LANES)
+                && last <= indices.len()
+                && let Some(sums) = four((&indices[from..last], &values[from..last]), lengths, x)
+            {
+                *out = sums;
                 from = last;
             } else {
                 let piece = Range { entry: from, ends, end: from };
                 from = ends.iter().fold(from, |from, &end| (end as usize).min(indices.len()).max(from));
-                rows(&piece, indices, values, x, out, |indices, values, x| dot_avx512(indices, values, x));
+                rows(&piece, indices, values, x, out, &dot);
             }
         }
         let rest = Range { entry: from, ends: rest, end: range.end };
-        rows(&rest, indices, values, x, out_rest, |indices, values, x| dot_avx512(indices, values, x))
+        rows(&rest, indices, values, x, out_rest, dot)
     }
 
-    /// Entries of a register.
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn rows_avx512(
+        range: &Range<'_>,
+        indices: &[u32],
+        values: &[f32],
+        x: &[f32],
+        out: &mut [f32],
+    ) -> f32 {
+        let four = |entries: (&[u32], &[f32]), lengths, x: &[f32]| Some(four_rows_avx512(entries, lengths, x));
+        rows_in_fours(range, (indices, values), x, out, four, |indices, values, x| dot_avx512(indices, values, x))
+    }
+
+    /// The most entries of a short row.
     const LANES: usize = 16;
 
     /// Four rows of one to sixteen entries each, which are all of these: their sums are added up together.
@@ -217,7 +233,56 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn rows_avx2(range: &Range<'_>, indices: &[u32], values: &[f32], x: &[f32], out: &mut [f32]) -> f32 {
-        rows(range, indices, values, x, out, |indices, values, x| dot_avx2(indices, values, x))
+        let four = |entries: (&[u32], &[f32]), lengths, x: &[f32]| four_runs_avx2(entries, lengths, x);
+        rows_in_fours(range, (indices, values), x, out, four, |indices, values, x| dot_avx2(indices, values, x))
+    }
+
+    /// Four rows of one to sixteen entries each, which are all of these, if the entries of each lie behind one another.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn four_runs_avx2((indices, values): (&[u32], &[f32]), lengths: [usize; 4], x: &[f32]) -> Option<[f32; 4]> {
+        let (mut from, mut firsts) = (0, [0; 4]);
+        for (first, length) in firsts.iter_mut().zip(lengths) {
+            *first = run_of(&indices[from..from + length], x)?;
+            from += length;
+        }
+        for (indices, values) in indices.chunks(LANES).zip(values.chunks(LANES)) {
+            ask_ahead(indices.as_ptr(), values.as_ptr());
+        }
+        let mut from = 0;
+        let [a, b, c, d] = [0, 1, 2, 3].map(|row| {
+            let (start, length) = (from, lengths[row]);
+            from += length;
+            run_avx2(&values[start..from], &x[firsts[row]..firsts[row] + length])
+        });
+        let halves = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+        let both = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
+        let mut four = [0.0; 4];
+        // SAFETY: there is room for four.
+        unsafe { _mm_storeu_ps(four.as_mut_ptr(), both) };
+        Some(four)
+    }
+
+    /// Masks of none to all of eight lanes: the last so many of the first half are where the mask begins.
+    static FIRST_LANES: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    /// One to sixteen values times as many elements of `x`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn run_avx2(values: &[f32], x: &[f32]) -> __m256 {
+        assert!(values.len() == x.len() && (1..=LANES).contains(&x.len()));
+        let few = x.len().min(8);
+        // SAFETY: a mask begins at most eight lanes into its table, and has a lane for every element of these slices that is
+        // loaded with it; others are not touched.
+        unsafe {
+            let mask = |lanes: usize| _mm256_loadu_si256(FIRST_LANES.as_ptr().add(8 - lanes).cast());
+            let load = |from: &[f32], at: usize, lanes| _mm256_maskload_ps(from.as_ptr().add(at), mask(lanes));
+            let products = _mm256_mul_ps(load(values, 0, few), load(x, 0, few));
+            if x.len() == few {
+                return products;
+            }
+            _mm256_fmadd_ps(load(values, 8, x.len() - 8), load(x, 8, x.len() - 8), products)
+        }
     }
 
     #[inline]

@@ -2,87 +2,37 @@
 
 use std::arch::x86_64::*;
 
-use super::{SHORT, by_digits, index, pack, post_increment, value};
+use super::{SHORT, by_digits, index, vectors::unpack};
 
 /// Entries that a register holds.
 const LANES: usize = 16;
 /// The most that can be across: four bits of a key say where it came from.
 pub(super) const ACROSS: usize = 1 << 28;
-/// How many entries ahead the places of entries are asked for, so that they are near when they are written.
-const AHEAD: usize = 24;
-
-/// A vector to be filled in: `fill` writes all elements.
+/// Sorts every line into `indices` and `values`.
 ///
 /// # Safety
-/// `fill` has to write every element.
-unsafe fn filled<T: Copy, R>(n: usize, fill: impl FnOnce(*mut T) -> R) -> (Vec<T>, R) {
-    let mut room = Vec::with_capacity(n);
-    let result = fill(room.as_mut_ptr());
-    // SAFETY: there is room for as many, and all of them were written.
-    unsafe { room.set_len(n) };
-    (room, result)
-}
-
-/// As [`super::sorted`].
-///
-/// # Safety
-/// A line has as many places between its pointers as it has entries, and pointers begin with zero.
+/// As [`super::vectors::SortLines`] says; indices are below [`ACROSS`].
 #[target_feature(enable = "avx512f,popcnt")]
-pub(super) unsafe fn sorted(
-    pointers: &[u32],
-    lines: &[u32],
-    indices: &[u32],
-    values: &[f32],
-) -> (Vec<u32>, Vec<f32>, Vec<usize>) {
-    let n = values.len();
-    let (lines, indices) = (&lines[..n], &indices[..n]);
-    let mut next = pointers.to_vec();
-    // SAFETY: a line's places are written one after the other, as many as it has; together they are all places there are.
-    let (mut packed, ()) = unsafe {
-        filled(n, |packed: *mut u64| {
-            for i in 0..n {
-                let ahead = lines[(i + AHEAD).min(n - 1)] as usize;
-                _mm_prefetch::<_MM_HINT_ET0>(packed.wrapping_add(next[ahead] as usize).cast());
-                packed.add(post_increment(&mut next[lines[i] as usize])).write(pack(indices[i], values[i]));
-            }
-        })
-    };
-    // SAFETY: lines are all that there is between the first pointer and the last, and all entries of a line are written.
-    let (indices, (values, doubles)) = unsafe {
-        filled(n, |indices: *mut u32| filled(n, |values: *mut f32| sort_lines(pointers, &mut packed, indices, values)))
-    };
-    (indices, values, doubles)
-}
-
-/// Sorts every line and says which have an index twice.
-///
-/// # Safety
-/// Pointers rise to the number of packed entries, and there is room for as many indices and values.
-#[target_feature(enable = "avx512f,popcnt")]
-unsafe fn sort_lines(pointers: &[u32], packed: &mut [u64], indices: *mut u32, values: *mut f32) -> Vec<usize> {
-    let (mut room, mut doubles) = (Vec::new(), Vec::new());
-    for (number, ends) in pointers.windows(2).enumerate() {
+pub(super) unsafe fn sort_lines(pointers: &[u32], packed: &mut [u64], indices: *mut u32, values: *mut f32) {
+    let mut room = Vec::new();
+    for ends in pointers.windows(2) {
         let (start, end) = (ends[0] as usize, ends[1] as usize);
         let line = &mut packed[start..end];
-        let twice = if line.len() <= LANES {
-            // SAFETY: there is room for the line.
-            unsafe { in_a_register(line, indices.add(start), values.add(start)) }
-        } else {
-            let twice = if line.len() <= SHORT { by_rank(line) } else { by_digits(line, &mut room) };
-            for (i, &entry) in line.iter().enumerate() {
-                // SAFETY: as above.
-                unsafe {
-                    indices.add(start + i).write(index(entry));
-                    values.add(start + i).write(value(entry));
+        // SAFETY: there is room for the line.
+        unsafe {
+            let (indices, values) = (indices.add(start), values.add(start));
+            if line.len() <= LANES {
+                in_a_register(line, indices, values);
+            } else {
+                if line.len() <= SHORT {
+                    by_rank(line)
+                } else {
+                    by_digits(line, &mut room)
                 }
+                unpack(line, indices, values);
             }
-            twice
-        };
-        if twice {
-            doubles.push(number);
         }
     }
-    doubles
 }
 
 /// Both halves of a step of the network: pairs of lanes are exchanged if the first is larger, which is the one that is not in
@@ -94,14 +44,14 @@ macro_rules! exchange {
     };
 }
 
-/// Sorts up to sixteen entries and says whether there is an index twice. A key is an index and the lane it came from, so that
+/// Sorts up to sixteen entries. A key is an index and the lane it came from, so that
 /// equal ones stay in their order, and values can follow.
 ///
 /// # Safety
 /// There is room for as many indices and values.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn in_a_register(line: &[u64], indices: *mut u32, values: *mut f32) -> bool {
+unsafe fn in_a_register(line: &[u64], indices: *mut u32, values: *mut f32) {
     assert!(line.len() <= LANES);
     let mask = ((1u32 << line.len()) - 1) as u16;
     let (lanes, mirrored) = (
@@ -132,19 +82,17 @@ unsafe fn in_a_register(line: &[u64], indices: *mut u32, values: *mut f32) -> bo
     exchange!(keys, _mm512_shuffle_epi32::<0b10_11_00_01>(keys), 0xaaaa);
     // Of a key only the lane counts here.
     let (index, value) = (_mm512_srli_epi32::<4>(keys), _mm512_permutexvar_epi32(keys, value));
-    let before = _mm512_alignr_epi32::<15>(index, _mm512_set1_epi32(-1));
     // SAFETY: there is room for the entries of the mask; others are not touched.
     unsafe {
         _mm512_mask_storeu_epi32(indices.cast(), mask, index);
         _mm512_mask_storeu_epi32(values.cast(), mask, value);
     }
-    _mm512_mask_cmpeq_epi32_mask(mask, index, before) != 0
 }
 
 /// Puts every entry of 32 where it belongs: behind all that are smaller, and those that are equal and come before it.
 #[inline]
 #[target_feature(enable = "avx512f,popcnt")]
-fn by_rank(line: &mut [u64]) -> bool {
+fn by_rank(line: &mut [u64]) {
     let n = line.len();
     assert!(n <= SHORT);
     let mut old = [0u64; SHORT];
@@ -154,15 +102,12 @@ fn by_rank(line: &mut [u64]) -> bool {
     own.iter_mut().zip(&old).for_each(|(own, &entry)| *own = index(entry));
     // SAFETY: both halves are inside.
     let keys = unsafe { [_mm512_loadu_epi32(own.as_ptr().cast()), _mm512_loadu_epi32(own[LANES..].as_ptr().cast())] };
-    let mut equals = 0;
     for (i, &entry) in old[..n].iter().enumerate() {
         let key = _mm512_set1_epi32(own[i] as i32);
         let both = |low: u16, high: u16| u32::from(low) | u32::from(high) << LANES;
         let smaller = both(_mm512_cmplt_epu32_mask(keys[0], key), _mm512_cmplt_epu32_mask(keys[1], key));
         let equal = both(_mm512_cmpeq_epu32_mask(keys[0], key), _mm512_cmpeq_epu32_mask(keys[1], key));
         let before = equal & ((1u32 << i) - 1);
-        equals |= before;
         line[((smaller & present).count_ones() + before.count_ones()) as usize] = entry;
     }
-    equals != 0
 }
