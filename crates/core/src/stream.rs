@@ -301,7 +301,7 @@ impl StreamInner {
     }
 
     /// A command was put into the ring: see to it that somebody drives.
-    #[inline]
+    #[inline(always)]
     fn submitted(self: &Arc<Self>) {
         let core = &self.context.core;
         if self.pending.fetch_add(1, Ordering::SeqCst) == 0 {
@@ -382,8 +382,10 @@ impl Stream {
         self.inner.ring.len()
     }
 
-    /// Checks a command and pairs it with a ticket.
-    #[inline]
+    /// Checks a command and pairs it with a ticket. Always inlined: both are as large as some cache lines, and what is written
+    /// piece by piece to be moved as a whole has to wait for the pieces, which doubled the cost of a submission where the
+    /// compiler thought otherwise.
+    #[inline(always)]
     fn prepare<T: Answer>(
         &self,
         command: Command,
