@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{RANKED, SHORT, by_digits, index, value, vectors::unpack};
+use super::{RANKED, SHORT, index, value, vectors::each_line};
 
 /// The most that can be across.
 pub(super) const ACROSS: usize = RANKED;
@@ -15,23 +15,12 @@ const TWO: usize = 16;
 /// As [`super::vectors::SortLines`] says; indices are below [`ACROSS`].
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn sort_lines(pointers: &[u32], packed: &mut [u64], indices: *mut u32, values: *mut f32) {
-    let mut room = Vec::new();
-    for ends in pointers.windows(2) {
-        let (start, end) = (ends[0] as usize, ends[1] as usize);
-        let line = &mut packed[start..end];
-        // SAFETY: there is room for the line and one more, and memory behind it: other lines, or what is behind all of them.
-        unsafe {
-            let (indices, values) = (indices.add(start), values.add(start));
-            match line.len() {
-                0 => {}
-                n @ 1..=TWO => by_rank::<{ TWO / 8 }>(line.as_ptr(), n, indices, values),
-                n @ ..=SHORT => by_rank::<{ SHORT / 8 }>(line.as_ptr(), n, indices, values),
-                _ => {
-                    by_digits(line, &mut room);
-                    unpack(line, indices, values);
-                }
-            }
-        }
+    // SAFETY: for each line there is room for it and one more, and memory behind it: other lines, or what is behind all of them.
+    unsafe {
+        each_line(pointers, packed, indices, values, |line, indices, values| match line.len() {
+            n @ ..=TWO => by_rank::<{ TWO / 8 }>(line.as_ptr(), n, indices, values),
+            n => by_rank::<{ SHORT / 8 }>(line.as_ptr(), n, indices, values),
+        });
     }
 }
 

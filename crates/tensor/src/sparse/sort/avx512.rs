@@ -2,7 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::{SHORT, by_digits, index, vectors::unpack};
+use super::{
+    SHORT, index,
+    vectors::{each_line, unpack},
+};
 
 /// Entries that a register holds.
 const LANES: usize = 16;
@@ -14,24 +17,16 @@ pub(super) const ACROSS: usize = 1 << 28;
 /// As [`super::vectors::SortLines`] says; indices are below [`ACROSS`].
 #[target_feature(enable = "avx512f,popcnt")]
 pub(super) unsafe fn sort_lines(pointers: &[u32], packed: &mut [u64], indices: *mut u32, values: *mut f32) {
-    let mut room = Vec::new();
-    for ends in pointers.windows(2) {
-        let (start, end) = (ends[0] as usize, ends[1] as usize);
-        let line = &mut packed[start..end];
-        // SAFETY: there is room for the line.
-        unsafe {
-            let (indices, values) = (indices.add(start), values.add(start));
+    // SAFETY: there is room for each line.
+    unsafe {
+        each_line(pointers, packed, indices, values, |line, indices, values| {
             if line.len() <= LANES {
                 in_a_register(line, indices, values);
             } else {
-                if line.len() <= SHORT {
-                    by_rank(line)
-                } else {
-                    by_digits(line, &mut room)
-                }
+                by_rank(line);
                 unpack(line, indices, values);
             }
-        }
+        });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
 
-use super::{SHORT, index, pack, post_increment, value};
+use super::{SHORT, by_digits, index, pack, post_increment, value};
 
 /// How many entries ahead the places of entries are asked for, so that they are near when they are written.
 const AHEAD: usize = 24;
@@ -58,6 +58,37 @@ pub(super) unsafe fn sorted(
         filled(n, |indices: *mut u32| filled(n, |values: *mut f32| sort_lines(pointers, &mut packed, indices, values)))
     };
     (indices, values)
+}
+
+/// What every [`SortLines`] does: short lines, which have at least one entry, with `short`, which is told where the line's indices
+/// and values go.
+///
+/// # Safety
+/// As [`SortLines`] says, of `short` for a line and what is behind it.
+#[inline(always)]
+pub(super) unsafe fn each_line(
+    pointers: &[u32],
+    packed: &mut [u64],
+    indices: *mut u32,
+    values: *mut f32,
+    short: impl Fn(&mut [u64], *mut u32, *mut f32),
+) {
+    let mut room = Vec::new();
+    for ends in pointers.windows(2) {
+        let (start, end) = (ends[0] as usize, ends[1] as usize);
+        let line = &mut packed[start..end];
+        // SAFETY: there is room for all lines.
+        let (indices, values) = unsafe { (indices.add(start), values.add(start)) };
+        match line.len() {
+            0 => {}
+            1..=SHORT => short(line, indices, values),
+            _ => {
+                by_digits(line, &mut room);
+                // SAFETY: as above.
+                unsafe { unpack(line, indices, values) };
+            }
+        }
+    }
 }
 
 /// Writes the indices and values of sorted entries.
