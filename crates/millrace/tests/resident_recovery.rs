@@ -5,10 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -162,12 +159,7 @@ fn destroy(device: &Device) {
     }
 }
 
-/// One after the other: of several groups whose devices are lost at the same time, on two cores that a software driver works on,
-/// one stalls now and then after it came back, and why is not known.
-static TURN: Mutex<()> = Mutex::new(());
-
 fn all_is_seen_once(options: &LaunchOptions, abroad: bool) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Ok(device) = millrace::runtime().open("gpu") else { return };
     let cpu = device.neighbour("cpu").unwrap();
     let mut group = Group::launch(&device, &cpu, options, abroad);
@@ -269,7 +261,6 @@ impl Handler for Copies {
 
 /// Loses the device over and over while it makes checkpoints: one after each message, or as fast as somebody asks for them.
 fn checkpoints_are_whole(every: u64, ask: bool) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Ok(device) = millrace::runtime().open("gpu") else { return };
     let mut kernel = device.launch(Copies, LaunchOptions::default().checkpoint_every(every).inbound(16)).unwrap();
     let mut sent = 0;
