@@ -230,6 +230,45 @@ fn links_to_another_device_lose_nothing_when_one_is_lost() {
     all_is_seen_once(&LaunchOptions::default(), true);
 }
 
+#[test]
+fn a_kernel_that_is_lost_again_before_it_goes_on_goes_on_when_it_is_back() {
+    let Ok(device) = millrace::runtime().open("gpu") else { return };
+    let mut kernel = device.launch(Sink, LaunchOptions::default().checkpoint_every(5)).unwrap();
+    let (mut expected, mut took) = (Tally::NEW, Duration::ZERO);
+    for round in 0..10 {
+        for value in 0..7 {
+            kernel.send(Item { value }).unwrap();
+            expected.add(value);
+        }
+        destroy(&device);
+        kernel.wait_for(Status::Failed, soon()).unwrap();
+        let start = Instant::now();
+        thread::scope(|scope| {
+            // The first time shows how long it takes.
+            if round > 0 {
+                let pause = took.mul_f64(0.7 + 0.06 * f64::from(round));
+                let device = &device;
+                scope.spawn(move || {
+                    thread::sleep(pause);
+                    destroy(device);
+                });
+            }
+            replace(&mut kernel);
+        });
+        if round == 0 {
+            took = start.elapsed();
+        }
+        // If it was lost after it had come back, that is noticed by whoever wants something of it.
+        while kernel.checkpoint().is_err() {
+            replace(&mut kernel);
+        }
+        kernel.wait_for(Status::Active, soon()).unwrap();
+    }
+    kernel.ask(Item { value: 1 }).unwrap();
+    expected.add(1);
+    assert_eq!(kernel.checkpoint().unwrap().state, expected);
+}
+
 /// So much that the device makes checkpoints most of the time.
 #[derive(Clone, Copy, Message)]
 #[repr(C)]

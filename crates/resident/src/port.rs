@@ -424,6 +424,11 @@ impl Port {
         (depth(&self.high, &control.high_head), depth(&self.normal, &control.normal_head))
     }
 
+    /// Where the next message goes that is not urgent.
+    pub(crate) fn normal_tail(&self) -> u32 {
+        self.normal.position()
+    }
+
     /// Waits until nothing that was sent waits any more, for as long as the kernel makes progress.
     pub(crate) fn wait_until_empty(&self) -> Result<()> {
         self.wait_while_working(|| self.depth() == (0, 0))
@@ -544,6 +549,15 @@ impl Port {
     /// Tells the kernel what to do, without waiting for it.
     pub(crate) fn tell(&self, command: Command) {
         let _ = self.request(command);
+    }
+
+    /// [`Self::tell`] for a kernel that came back. If it has been lost again, what it would have been told is kept for when
+    /// it comes back the next time.
+    pub(crate) fn resume(&self, command: Command) {
+        if self.request(command).is_err() {
+            let _steering = lock(&self.steering);
+            self.region.control().command.store(command as u32, Ordering::Relaxed);
+        }
     }
 
     /// Tells the kernel what to do, and waits until it does.

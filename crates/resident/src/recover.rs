@@ -139,10 +139,10 @@ fn recovered(
     port.succeed(&base.port);
     base.links.look_again();
     if matches!(told, Some(Command::Activate | Command::Drain)) {
-        base.port.tell(Command::Activate);
+        base.port.resume(Command::Activate);
     }
     if told == Some(Command::Drain) {
-        base.port.tell(Command::Drain);
+        base.port.resume(Command::Drain);
     }
     Ok(base)
 }

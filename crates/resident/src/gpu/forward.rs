@@ -29,8 +29,13 @@ pub(crate) struct Pending {
 }
 
 impl Forwarder {
-    pub(super) fn set_links(&mut self, links: Vec<Arc<Link>>) {
-        self.links = links;
+    /// Says where to messages go that the kernel sends from now on. It must not run meanwhile.
+    pub(super) fn set_links(&mut self, port: &Port, links: &[Arc<Link>]) {
+        let same = |(a, b): (&Arc<Link>, &Arc<Link>)| Arc::ptr_eq(a, b);
+        if self.links.len() != links.len() || !self.links.iter().zip(links).all(same) {
+            self.take_all(port);
+            self.links = links.to_vec();
+        }
     }
 
     /// What the kernel had sent before it was lost goes first.
@@ -66,7 +71,7 @@ impl Forwarder {
         Looked::Found(())
     }
 
-    /// Takes everything that the kernel sent, and will send no more.
+    /// Takes everything that the kernel sent. It must not run meanwhile.
     pub(super) fn take_all(&mut self, port: &Port) {
         while !matches!(self.take(port), Looked::Nothing) {
             std::hint::spin_loop();

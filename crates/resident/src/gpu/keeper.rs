@@ -21,6 +21,7 @@ use super::{
     arena::{Arena, MOST, MOST_LINKS, Piece, directory, entry, link, own, stop},
     forward::Forwarder,
     program::{self, Part},
+    ways::{Crossing, Mark, Neighbour, Way},
 };
 use crate::{
     Error, InUse, LaunchOptions, Mode, Result, Status, WaitPolicy,
@@ -54,6 +55,10 @@ pub(super) struct Tenant {
     /// The links that are in the directory, and how many messages the device dropped on each.
     pub(super) linked: Vec<(Arc<Link>, u32)>,
     pub(super) forwarder: Forwarder,
+    /// Who carries its messages, or did last.
+    way: Way,
+    /// It waits, because its messages are going to take another way.
+    crossing: Option<Crossing>,
 }
 
 /// What changes when a kernel does something.
@@ -79,9 +84,51 @@ impl Tenant {
     ) -> Self {
         let checkpoint_every = options.checkpoint_every.map_or(0, |every| u32::try_from(every).unwrap_or(u32::MAX));
         let (wait, seen, seat) = (options.wait, Seen::default(), Seat::default());
-        let (linked, forwarder) =
-            (Vec::new(), Forwarder::default().taking_over(std::mem::take(&mut lock(&port.unsent))));
-        Self { port, links, piece, handler, turn, checkpoint_every, wait, seen, seat, linked, forwarder }
+        let unsent = std::mem::take(&mut *lock(&port.unsent));
+        let way = if unsent.is_empty() { Way::Device } else { Way::Host };
+        let (linked, forwarder, crossing) = (Vec::new(), Forwarder::default().taking_over(unsent), None);
+        Self { port, links, piece, handler, turn, checkpoint_every, wait, seen, seat, linked, forwarder, way, crossing }
+    }
+
+    /// Whether its messages can take a way; if not, they will when [`Self::can_cross`] says so. `to` are those of their
+    /// receivers that both ways lead to.
+    fn may_take(&mut self, way: Way, arena: &Arena, to: &[Neighbour]) -> bool {
+        if way == self.way || to.is_empty() {
+            self.crossing = None;
+            // What the host still carries is not forgotten because nobody is near at the moment.
+            if way == Way::Host {
+                self.way = way;
+            }
+            return true;
+        }
+        let passing = match &mut self.crossing {
+            Some(Crossing::Passing(marks)) => marks,
+            _ if self.forwarder.is_blocked() => {
+                self.crossing = Some(Crossing::Carrying);
+                return false;
+            }
+            crossing => {
+                let marks = to.iter().map(|to| Mark::here(arena, to.clone(), self.way)).collect();
+                match crossing.insert(Crossing::Passing(marks)) {
+                    Crossing::Passing(marks) => marks,
+                    Crossing::Carrying => return false,
+                }
+            }
+        };
+        passing.retain_mut(|mark| !mark.is_passed(arena));
+        if passing.is_empty() {
+            (self.way, self.crossing) = (way, None);
+        }
+        self.crossing.is_none()
+    }
+
+    /// Whether what its messages wait for before they take another way has happened.
+    fn can_cross(&mut self, arena: &Arena) -> bool {
+        match &mut self.crossing {
+            None => false,
+            Some(Crossing::Carrying) => !self.forwarder.is_blocked(),
+            Some(Crossing::Passing(marks)) => marks.iter_mut().all(|mark| mark.is_passed(arena)),
+        }
     }
 
     fn look(&self, arena: &Arena) -> Seen {
@@ -137,7 +184,7 @@ impl Tenant {
                         || to.port.status().is_ended()
                 })
         };
-        rings.out.is_free(region, now.out) && self.linked.iter().all(|(link, _)| room(link))
+        self.crossing.is_none() && rings.out.is_free(region, now.out) && self.linked.iter().all(|(link, _)| room(link))
     }
 }
 
@@ -226,7 +273,9 @@ impl House {
         Ok(house)
     }
 
+    /// Whether kernels can enter. Who has seen that one of those inside was lost is told no.
     pub(super) fn is_open(&self) -> bool {
+        let _entering = lock(&self.inner.entering);
         !self.inner.closed.load(Ordering::Acquire)
     }
 
@@ -264,7 +313,7 @@ impl House {
     /// Lets a kernel in.
     pub(super) fn enter(&self, tenant: Tenant) -> Result<()> {
         let mut entering = lock(&self.inner.entering);
-        if !self.is_open() {
+        if self.inner.closed.load(Ordering::Acquire) {
             return Err(Error::Device(millrace_core::Error::DeviceLost("its resident kernels ended".into())));
         }
         let more = |population: usize| (population < MOST).then_some(population + 1);
@@ -337,8 +386,10 @@ impl Keeper {
             self.residence.abandon();
             self.finish();
         }
-        self.inner.closed.store(true, Ordering::Release);
-        self.tenants.append(&mut lock(&self.inner.entering));
+        // Nobody enters another house before those here have ended for all to see: who is linked to one of them would take
+        // it for one that is merely elsewhere.
+        let mut entering = lock(&self.inner.entering);
+        self.tenants.append(&mut entering);
         for tenant in &mut self.tenants {
             tenant.port.work.unregister(&mut tenant.seat);
             match &kept {
@@ -352,6 +403,8 @@ impl Keeper {
                 Ok(()) => tenant.port.set_status(Status::Terminated),
             }
         }
+        self.inner.closed.store(true, Ordering::Release);
+        drop(entering);
         self.inner.door.unregister(&mut self.door);
         self.inner.done.ring();
     }
@@ -380,7 +433,7 @@ impl Keeper {
                     if self.tenants.iter().any(|tenant| tenant.has_work(&self.arena, &self.tenants)) {
                         self.batch()?;
                         self.observe();
-                    } else {
+                    } else if !self.observe() {
                         self.sleep();
                     }
                 }
@@ -462,31 +515,43 @@ impl Keeper {
             self.inner.population.fetch_sub(1, Ordering::Relaxed);
         }
         let arena = &self.arena;
-        let ports: Vec<_> = self.tenants.iter().map(|tenant| tenant.port.clone()).collect();
-        let mut fed = vec![false; ports.len()];
+        let all: Vec<Neighbour> = self.tenants.iter().map(|tenant| (tenant.port.clone(), tenant.piece.own)).collect();
+        let mut fed = vec![false; all.len()];
         for (own_number, tenant) in self.tenants.iter_mut().enumerate() {
-            tenant.linked.clear();
             let links = tenant.links.all();
             // Where a link leads, and what happens if there is no room. One that was lost is waited for here.
-            let place = |(n, link): (usize, &Arc<Link>)| {
+            let place = |link: &Arc<Link>| {
                 let to = link.to();
-                let found = ports.iter().position(|port| Arc::ptr_eq(port, &to)).filter(|_| link.is_direct());
+                let found = all.iter().position(|(port, _)| Arc::ptr_eq(port, &to)).filter(|_| link.is_direct());
                 let lost = to.status().is_ended() && to.can_return() && to.is_of_device();
                 match (found, link.lossy) {
                     (Some(at), false) => Some((at, link::LOSSLESS)),
                     (Some(at), true) => Some((at, link::LOSSY)),
-                    (None, false) if lost => Some((n, link::WAITS)),
-                    (None, true) if lost => Some((n, link::PASSED)),
+                    (None, false) if lost => Some((own_number, link::WAITS)),
+                    (None, true) if lost => Some((own_number, link::PASSED)),
                     (None, _) => None,
                 }
             };
-            let there: Option<Vec<(usize, u32)>> = links.iter().map(|link| place((own_number, link))).collect();
-            // All of them by one way, so that everybody gets them in the same order.
-            let Some(there) = there.filter(|there| there.len() <= MOST_LINKS) else {
-                tenant.forwarder.set_links(links.to_vec());
-                continue;
+            let there: Option<Vec<(usize, u32)>> = links.iter().map(place).collect();
+            let there = there.filter(|there| there.len() <= MOST_LINKS);
+            let way = if there.is_some() { Way::Device } else { Way::Host };
+            if way == Way::Device {
+                tenant.forwarder.set_links(&tenant.port, &[]);
+            }
+            let near = |link: &Arc<Link>| {
+                let to = link.to();
+                all.iter().find(|(port, _)| Arc::ptr_eq(port, &to)).cloned()
             };
-            tenant.forwarder.set_links(Vec::new());
+            let waits = !tenant.may_take(way, arena, &links.iter().filter_map(near).collect::<Vec<_>>());
+            tenant.linked.clear();
+            let there = match there {
+                _ if waits => vec![(own_number, link::WAITS)],
+                Some(there) => there,
+                None => {
+                    tenant.forwarder.set_links(&tenant.port, &links);
+                    continue;
+                }
+            };
             for (n, (link, (to, how))) in links.iter().zip(there).enumerate() {
                 fed[to] |= matches!(how, link::LOSSLESS | link::LOSSY);
                 let at = tenant.piece.own + own::LINKS + n * own::LINK_WORDS;
@@ -522,13 +587,15 @@ impl Keeper {
     /// Looks at what the kernels did, and wakes who waits for it. Says whether they did anything.
     fn observe(&mut self) -> bool {
         let mut any = false;
-        let mut ended = false;
+        // Who is here, or by which way they send.
+        let mut changed = false;
         for tenant in &mut self.tenants {
             let now = tenant.look(&self.arena);
             if tenant.forwarder.forward(&tenant.port) {
                 any = true;
-                ended |= tenant.port.status().is_ended();
+                changed |= tenant.port.status().is_ended();
             }
+            changed |= tenant.can_cross(&self.arena);
             if now == tenant.seen {
                 continue;
             }
@@ -538,7 +605,7 @@ impl Keeper {
             if status.is_ended() {
                 port.set_status(status);
                 lock(&port.attached).clear();
-                ended = true;
+                changed = true;
             }
             port.mail.ring();
             if (now.high, now.normal) != (before.high, before.normal) && port.room.has_listeners() {
@@ -550,7 +617,7 @@ impl Keeper {
                 link.add_dropped(u64::from(dropped.wrapping_sub(std::mem::replace(known, dropped))));
             }
         }
-        if ended {
+        if changed {
             self.inner.wanted.fetch_add(1, Ordering::AcqRel);
         }
         any

@@ -11,6 +11,7 @@ mod forward;
 mod keeper;
 mod lost;
 mod program;
+mod ways;
 
 pub(crate) use self::forward::Pending as Unsent;
 

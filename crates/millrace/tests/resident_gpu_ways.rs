@@ -1,0 +1,116 @@
+//! Messages from a kernel on a GPU to another go from slot to slot on the device, unless it also sends to kernels that its
+//! device cannot reach: then the host carries all of them. Which of the two it is changes with links that come and go, and
+//! nobody notices. Where there is no adapter these tests have nothing to say.
+
+#![cfg(feature = "gpu")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use millrace::{
+    prelude::*,
+    resident::{Delivery, Message, Residency, Scope},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Message)]
+#[repr(C)]
+struct Item {
+    value: u32,
+}
+
+/// What a kernel has seen of items that are numbered.
+#[derive(Clone, Copy, Debug, PartialEq, Message)]
+#[repr(C)]
+struct Seen {
+    count: u32,
+    next: u32,
+    out_of_order: u32,
+}
+
+struct Relay;
+
+impl Handler for Relay {
+    type Message = Item;
+    type Reply = Item;
+    type State = ();
+    const WGSL: Option<&'static str> = Some("return message;");
+    fn state(&self) {}
+    fn handle(&mut self, (): &mut (), item: &Item, _: &mut Scope<'_, Item>) -> Item {
+        *item
+    }
+}
+
+struct Sink;
+
+impl Handler for Sink {
+    type Message = Item;
+    type Reply = ();
+    type State = Seen;
+    const WGSL: Option<&'static str> = Some(
+        "
+        (*state).count += 1u;
+        (*state).out_of_order += select(0u, 1u, message.value < (*state).next);
+        (*state).next = message.value + 1u;
+        ",
+    );
+    fn state(&self) -> Seen {
+        Seen { count: 0, next: 0, out_of_order: 0 }
+    }
+    fn handle(&mut self, seen: &mut Seen, item: &Item, _: &mut Scope<'_, ()>) {
+        seen.count += 1;
+        seen.out_of_order += u32::from(item.value < seen.next);
+        seen.next = item.value + 1;
+    }
+}
+
+fn order_is_kept(residency: Residency) {
+    let Ok(device) = millrace::runtime().open("gpu") else { return };
+    let cpu = device.neighbour("cpu").unwrap();
+    let options = LaunchOptions::default().residency(residency).inbound(16).outbound(16);
+    let relay = device.launch(Relay, options.clone()).unwrap();
+    let near = device.launch(Sink, options.clone()).unwrap();
+    let far = cpu.launch(Sink, LaunchOptions::default().inbound(4)).unwrap();
+    relay.link(&near);
+    let done = AtomicBool::new(false);
+    let sent = thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let mut sent = 0;
+            while !done.load(Ordering::Relaxed) {
+                relay.send(Item { value: sent }).unwrap();
+                sent += 1;
+            }
+            sent
+        });
+        for round in 0..25 {
+            thread::sleep(Duration::from_millis(2));
+            let linked = relay.link_with(&far, if round % 2 == 0 { Delivery::Lossless } else { Delivery::Lossy });
+            thread::sleep(Duration::from_millis(2));
+            linked.cut();
+        }
+        done.store(true, Ordering::Relaxed);
+        sender.join().unwrap()
+    });
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut seen = near.checkpoint().unwrap().state;
+    while seen.count < sent && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(5));
+        seen = near.checkpoint().unwrap().state;
+    }
+    assert_eq!(seen, Seen { count: sent, next: sent, out_of_order: 0 });
+    let far = far.checkpoint().unwrap().state;
+    assert!(far.count > 0 && far.out_of_order == 0, "{far:?}");
+}
+
+#[test]
+fn a_link_that_changes_its_way_keeps_the_order_of_messages_by_leases() {
+    order_is_kept(Residency::Auto);
+}
+
+#[test]
+fn a_link_that_changes_its_way_keeps_the_order_of_messages_in_batches() {
+    order_is_kept(Residency::Batched);
+}
