@@ -1,10 +1,14 @@
 use gemm::{Parallelism, gemm};
-use millrace_core::{CpuKernel, Launched};
+use millrace_core::{CpuKernel, Launched, Threads};
 
-use super::{Params, small::Small};
+use super::{
+    Params,
+    packed::{Factor, Packed},
+    small::Small,
+};
 use crate::{
     Simd,
-    cpu::{Target, worth_threads},
+    cpu::{Target, scratch::Scratch, worth_threads},
     simd::arch,
 };
 
@@ -28,10 +32,11 @@ const NEAR: usize = 1 << 16;
 
 /// A matrix multiplication that replaces the output, or that adds to it.
 pub(crate) fn kernel(adds: bool) -> CpuKernel {
-    CpuKernel::whole(move |launch| run(launch, adds))
+    let scratch = Scratch::default();
+    CpuKernel::whole(move |launch| run(launch, adds, &scratch))
 }
 
-fn run(launch: &mut Launched<'_>, adds: bool) {
+fn run(launch: &mut Launched<'_>, adds: bool, scratch: &Scratch) {
     let params = launch.params::<Params>();
     let (a, b) = (launch.input::<f32>(0), launch.input::<f32>(1));
     let out = launch.output::<f32>(2);
@@ -58,6 +63,20 @@ fn run(launch: &mut Launched<'_>, adds: bool) {
     let most = if Simd::in_use() >= Simd::Avx512 { SMALL } else { SMALL_NARROW };
     let small = !adds && params.b_column == 1 && n >= DEEP && (m == 1 || m * n * k <= most && k >= DEEP && k * n <= NEAR);
     let arch = arch();
+    if !small && params.slabs == 0 && Packed::pays(m, n, k) {
+        let one = |matrix: usize, threads: Option<&dyn Threads>| {
+            let (a_at, b_at) = places(&params, matrix);
+            let a = Factor { of: &a[a_at..], row: params.a_row as usize, column: params.a_column as usize };
+            let b = Factor { of: &b[b_at..], row: params.b_row as usize, column: params.b_column as usize };
+            // SAFETY: matrix `matrix` of the output, of which there are `batch`; nobody else has it.
+            unsafe { Packed { m, n, k, a, b, out: &target, first: matrix * m * n, adds }.multiply(arch, threads, scratch) };
+        };
+        return if parallel && batch >= 2 * threads.count() {
+            threads.for_each(batch as u64, &|matrix| one(matrix as usize, None));
+        } else {
+            (0..batch).for_each(|matrix| one(matrix, parallel.then_some(threads)));
+        };
+    }
     let task = |task: u64| {
         let (matrix, start) = (task as usize / slabs, task as usize % slabs * slab);
         let size = slab.min(side - start);

@@ -1,6 +1,7 @@
 //! Products of matrices, of batches of them, and of vectors.
 
 mod cpu;
+mod packed;
 mod small;
 
 use bytemuck::{Pod, Zeroable};
