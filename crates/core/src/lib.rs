@@ -20,6 +20,7 @@ mod error;
 mod events;
 pub mod faulty;
 pub mod file;
+mod habit;
 mod health;
 mod kernel;
 mod line;

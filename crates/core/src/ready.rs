@@ -44,9 +44,18 @@ pub(crate) struct Ready {
     pub(crate) stopping: AtomicBool,
 }
 
+/// A stream whose caller will come for it, and when it is a worker's after all.
+#[derive(Debug)]
+struct Offer {
+    stream: Arc<StreamInner>,
+    until: Instant,
+}
+
 #[derive(Debug, Default)]
 struct ReadyState {
     queues: [VecDeque<Arc<StreamInner>>; LEVELS],
+    /// Beside the queues: no worker takes one of these before its time. The first is the oldest.
+    offers: VecDeque<Offer>,
     /// How often each level was passed over since its last turn.
     passed_over: [u32; LEVELS],
     sleeping: usize,
@@ -68,6 +77,7 @@ impl Ready {
     /// Puts a stream into the queue, unless it is there, and sees to it that somebody takes it.
     pub(crate) fn push(&self, stream: Arc<StreamInner>) {
         let mut state = self.lock();
+        self.withdraw(&mut state, &stream);
         if !self.add(&mut state, stream) {
             return;
         }
@@ -76,6 +86,54 @@ impl Ready {
         drop(state);
         if wake {
             self.work.notify_one();
+        }
+    }
+
+    /// Leaves a stream for its caller, who will come for it; a worker takes it if that has not happened within a nap.
+    pub(crate) fn offer(&self, stream: Arc<StreamInner>) {
+        let mut state = self.lock();
+        // After the end nobody would take it out again.
+        if self.stopping.load(Ordering::Relaxed) || stream.queued.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        stream.offered.store(true, Ordering::Relaxed);
+        state.offers.push_back(Offer { stream, until: Instant::now() + NAP });
+        let wake = state.sleeping > 0 && !self.napping.load(Ordering::Relaxed);
+        drop(state);
+        if wake {
+            self.work.notify_one();
+        }
+    }
+
+    /// The caller that a stream was left for does something else: it is a worker's now.
+    pub(crate) fn end_offer(&self, stream: &Arc<StreamInner>) {
+        if stream.offered.load(Ordering::Relaxed) {
+            self.push(stream.clone());
+        }
+    }
+
+    /// Takes a stream out of those that are left for their callers; false if it is none of them.
+    fn withdraw(&self, state: &mut ReadyState, stream: &Arc<StreamInner>) -> bool {
+        if !stream.offered.load(Ordering::Relaxed) {
+            return false;
+        }
+        state.offers.retain(|offer| !Arc::ptr_eq(&offer.stream, stream));
+        stream.offered.store(false, Ordering::Relaxed);
+        stream.queued.store(false, Ordering::Relaxed);
+        true
+    }
+
+    /// Streams that nobody came for become the workers'.
+    fn end_offers(&self, state: &mut ReadyState) {
+        let stopping = self.stopping.load(Ordering::Relaxed);
+        while let Some(Offer { stream, until }) = state.offers.front() {
+            if !stopping && Instant::now() < *until {
+                break;
+            }
+            let stream = stream.clone();
+            stream.habit.forget();
+            self.withdraw(state, &stream);
+            self.enqueue(state, stream);
         }
     }
 
@@ -102,11 +160,16 @@ impl Ready {
         if self.stopping.load(Ordering::Relaxed) || stream.queued.swap(true, Ordering::Relaxed) {
             return false;
         }
+        self.enqueue(state, stream);
+        true
+    }
+
+    fn enqueue(&self, state: &mut ReadyState, stream: Arc<StreamInner>) {
         let level = stream.priority as usize;
+        stream.queued.store(true, Ordering::Relaxed);
         state.queues[level].push_back(stream);
         self.pushed.store(self.pushed.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.waiting[level].store(state.queues[level].len(), Ordering::SeqCst);
-        true
     }
 
     /// Wakes a worker, if one sleeps.
@@ -202,10 +265,12 @@ impl Ready {
     pub(crate) fn next(&self) -> Option<Arc<StreamInner>> {
         let mut state = self.lock();
         let mut seen = self.pushed.load(Ordering::Relaxed);
+        let mut naps = NAPS;
         loop {
+            self.end_offers(&mut state);
             if let Some(stream) = self.take(&mut state) {
                 // Several may have become ready while one worker lingered and nobody was woken.
-                let wake = state.sleeping > 0 && self.any();
+                let wake = state.sleeping > 0 && (self.any() || !state.offers.is_empty());
                 drop(state);
                 if wake {
                     self.work.notify_one();
@@ -224,8 +289,19 @@ impl Ready {
                 state = self.lock();
                 continue;
             }
+            // Somebody looks after what was left for callers: one is enough, and it goes on for a while, so that nobody has
+            // to be woken for the next.
+            let until = state.offers.front().map(|offer| offer.until);
+            naps = if until.is_some() { 0 } else { naps + 1 };
             state.sleeping += 1;
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if naps < NAPS && !self.napping.swap(true, Ordering::Relaxed) {
+                let nap =
+                    until.map_or(NAP * (1 << naps.min(2)), |until| until.saturating_duration_since(Instant::now()));
+                (state, _) = self.work.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner);
+                self.napping.store(false, Ordering::Relaxed);
+            } else {
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
             state.sleeping -= 1;
         }
     }
@@ -249,6 +325,9 @@ impl Ready {
         let mut state = self.lock();
         if !stream.queued.load(Ordering::Relaxed) || self.has_before(stream.priority) {
             return false;
+        }
+        if self.withdraw(&mut state, stream) {
+            return true;
         }
         let level = stream.priority as usize;
         let Some(place) = state.queues[level].iter().position(|s| Arc::ptr_eq(s, stream)) else { return false };

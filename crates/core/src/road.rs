@@ -142,7 +142,8 @@ impl Core {
         }
         loop {
             let Some(envelope) = stream.next(&mut lane) else {
-                if self.linger(&mut lane) {
+                // What comes next is left to whoever waits for it.
+                if !stream.habit.is_to_wait() && self.linger(&mut lane) {
                     continue;
                 }
                 break;

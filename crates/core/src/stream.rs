@@ -18,9 +18,10 @@ use crate::{
     context::{Context, Handle},
     counts::Tally,
     events::Event,
+    habit::Habit,
     marker::Marker,
     profile::{Stamp, Track},
-    road::{BRIEF, Drive, Task},
+    road::{BRIEF, Core, Drive, Task, WAITING},
     ticket::Ticket,
     timer::Timer,
 };
@@ -125,6 +126,10 @@ pub(crate) struct StreamInner {
     unclaimed: CachePadded<Mutex<Option<Error>>>,
     /// Whether it stands in the ready queue. Changed under that queue's lock.
     pub(crate) queued: AtomicBool,
+    /// Whether it is left for its caller. Changed under that lock, too.
+    pub(crate) offered: AtomicBool,
+    /// Whether callers come for what is left for them.
+    pub(crate) habit: Habit,
     /// Whether the lane has a command in front of its ring.
     held: AtomicBool,
     /// Whether a ticket was ever cancelled. Before that, nobody has to look at a reply slot to know that its command
@@ -155,6 +160,8 @@ impl StreamInner {
             tally: CachePadded::default(),
             unclaimed: CachePadded::default(),
             queued: AtomicBool::new(false),
+            offered: AtomicBool::new(false),
+            habit: Habit::default(),
             held: AtomicBool::new(false),
             cancelling: AtomicBool::new(false),
             track: OnceLock::new(),
@@ -288,11 +295,19 @@ impl StreamInner {
     pub(crate) fn drive_while_waiting(self: Arc<Self>, deadline: Option<Instant>, done: impl FnMut() -> bool) {
         let core = self.context.core.clone();
         match &core.drive {
-            // A kernel may take longer than whoever has a deadline can wait.
-            Drive::Direct(device) if deadline.is_none() && core.ready.claim(&self) => {
-                core.drive_as_caller(&**device, &self, done);
+            Drive::Direct(device) => {
+                self.habit.waits(|| core.life_at(Instant::now()));
+                // A kernel may take longer than whoever has a deadline can wait.
+                if deadline.is_some() {
+                    core.ready.end_offer(&self);
+                } else if core.ready.claim(&self) {
+                    core.drive_as_caller(&**device, &self, done);
+                } else if self.queued.load(Ordering::Relaxed) {
+                    // Something more urgent is to be done first, and nobody was woken for this.
+                    core.ready.end_offer(&self);
+                    core.ready.wake_one();
+                }
             }
-            Drive::Direct(_) => {}
             Drive::Line(line) => {
                 let deadline = deadline.unwrap_or_else(|| Instant::now() + self.timeout());
                 core.attend_as_caller(line, deadline, done);
@@ -308,6 +323,8 @@ impl StreamInner {
             core.ready.push(self.clone());
         } else if let Drive::Line(_) = core.drive {
             core.ready.hurry();
+        } else {
+            core.ready.end_offer(self);
         }
     }
 }
@@ -554,10 +571,11 @@ impl Stream {
         let (mut command, mut result) = (Some(request.into()), Ok(Output::Done));
         self.run_here((&mut command, &mut result));
         if let Some(command) = command {
-            result = match self.inner.context.core.drive {
-                Drive::Direct(_) => self.submit(command)?.wait(),
-                Drive::Line(_) => self.submit_quietly(command)?.wait(),
-            };
+            let core = &self.inner.context.core;
+            if let Drive::Direct(_) = core.drive {
+                self.inner.habit.hands_over(|| core.life_at(Instant::now()));
+            }
+            result = self.submit_quietly(command)?.wait();
         }
         R::Answer::from_output(result?)
     }
@@ -581,11 +599,18 @@ impl Stream {
         if let Err(error) = result {
             self.inner.keep_error(error);
         }
-        match (command, &self.inner.context.core.drive) {
-            (None, _) => Ok(()),
-            (Some(command), Drive::Direct(_)) => self.submit(command).map(drop),
-            (Some(command), Drive::Line(_)) => self.submit_patiently(command),
+        let Some(command) = command else { return Ok(()) };
+        let (inner, core) = (&self.inner, &self.inner.context.core);
+        if let Drive::Direct(_) = core.drive {
+            if !command.is_within(&BRIEF) {
+                inner.habit.hands_over(|| core.life_at(Instant::now()));
+            }
+            // Only what a caller may run is left for one.
+            if !inner.habit.is_to_wait() || !command.is_within(&WAITING) {
+                return self.submit(command).map(drop);
+            }
         }
+        self.submit_patiently(command)
     }
 
     /// Runs a brief command on the calling thread if the stream is idle, or leaves it. What is wrong with the command
@@ -639,15 +664,18 @@ impl Stream {
     fn submit_patiently(&self, command: Command) -> Result<(), Box<Rejected>> {
         let (envelope, ticket) = self.prepare::<Output>(command, None)?;
         let inner = &self.inner;
-        let ready = &inner.context.core.ready;
+        let Core { ready, drive, .. } = &*inner.context.core;
+        let direct = matches!(drive, Drive::Direct(_));
+        let hurry = || if direct { ready.end_offer(inner) } else { ready.wake_one() };
         match inner.ring.try_send(envelope) {
             Ok(()) => match inner.pending.fetch_add(1, Ordering::SeqCst) {
+                0 if direct => ready.offer(inner.clone()),
                 0 => ready.push_patiently(inner.clone()),
-                n if n % PATIENCE == PATIENCE - 1 => ready.wake_one(),
+                n if n % PATIENCE == PATIENCE - 1 => hurry(),
                 _ => {}
             },
             Err(TrySendError::Full(envelope)) => {
-                ready.wake_one();
+                hurry();
                 self.submit_slowly(envelope, ticket)?;
             }
             Err(TrySendError::Closed(envelope)) => return Err(rejected(self.closed(), envelope)),

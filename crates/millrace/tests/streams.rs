@@ -12,7 +12,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
-    thread::{self, ThreadId},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -834,79 +834,6 @@ fn a_thousand_streams_come_and_go() {
     drop(buffer);
     eventually("no command holds memory", || device.memory().buffers == 0);
     device.shutdown(soon()).unwrap();
-}
-
-/// Says on which thread its last handle was dropped: for a command's payload, that is where it ran.
-struct Tracer(Arc<Mutex<Option<ThreadId>>>);
-
-impl AsRef<[u8]> for Tracer {
-    fn as_ref(&self) -> &[u8] {
-        b"trace"
-    }
-}
-
-impl Drop for Tracer {
-    fn drop(&mut self) {
-        *self.0.lock().unwrap() = Some(thread::current().id());
-    }
-}
-
-#[test]
-fn run_executes_a_brief_command_of_an_idle_stream_on_the_calling_thread() {
-    if is_queued() {
-        return;
-    }
-    let device = workers(1);
-    let (stream, buffer) = (device.stream().unwrap(), device.allocate(5).unwrap());
-    let ran_on = Arc::new(Mutex::new(None));
-    stream.run(buffer.write(0, Bytes::from_owner(Tracer(ran_on.clone())))).unwrap();
-    assert_eq!(*ran_on.lock().unwrap(), Some(thread::current().id()));
-}
-
-#[test]
-fn run_executes_an_unknown_or_long_kernel_on_a_worker_and_a_brief_one_here() {
-    if is_queued() {
-        return;
-    }
-    let device = workers(1);
-    let stream = device.stream().unwrap();
-    let ran_on = Arc::new(Mutex::new(None));
-    let lasts = Arc::new(Mutex::new(Duration::ZERO));
-    let (place, time) = (ran_on.clone(), lasts.clone());
-    let probe = kernel(&device, move || {
-        *place.lock().unwrap() = Some(thread::current().id());
-        thread::sleep(*time.lock().unwrap());
-    });
-    let ran_here = || {
-        stream.run(probe.launch()).unwrap();
-        *ran_on.lock().unwrap() == Some(thread::current().id())
-    };
-    assert!(!ran_here(), "nothing is known of the kernel");
-    eventually("it is known to be brief", ran_here);
-    *lasts.lock().unwrap() = Duration::from_millis(60);
-    ran_here();
-    assert!(!ran_here(), "it is known to be long");
-    assert!(probe.longest().unwrap() >= Duration::from_millis(60));
-}
-
-#[test]
-fn a_wait_of_one_thread_does_not_run_the_long_kernels_before_its_command() {
-    if is_queued() {
-        return;
-    }
-    let device = workers(1);
-    let stream = device.stream().unwrap();
-    let ran_on = Arc::new(Mutex::new(None));
-    let place = ran_on.clone();
-    let long = kernel(&device, move || {
-        *place.lock().unwrap() = Some(thread::current().id());
-        thread::sleep(Duration::from_millis(60));
-    });
-    for _ in 0..5 {
-        stream.submit(long.launch()).unwrap();
-        stream.submit(Synchronize).unwrap().wait().unwrap();
-        assert_ne!(*ran_on.lock().unwrap(), Some(thread::current().id()));
-    }
 }
 
 #[test]

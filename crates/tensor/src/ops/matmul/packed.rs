@@ -200,29 +200,35 @@ impl WithSimd for Block<'_> {
             let across = columns.min(width - column);
             for row in (0..rows).step_by(ROWS) {
                 let down = ROWS.min(rows - row);
-                let mut rest = [0.0; TILE];
                 // SAFETY: the panel begins `column` columns of `depth` elements from the start; of the left factor, the rows
-                // are inside, as asserted, or were copied; the tile is inside of the result, or, if it is not all there, of
-                // as much memory as the largest has.
+                // are inside, as asserted, or were copied; the tile is inside of the result, or, if not all of its columns
+                // are there, of as much memory as the largest has.
                 unsafe {
-                    let b = b.add(column * depth);
-                    let to = out.add(row * out_row + column);
-                    let whole = across == columns && down == ROWS;
-                    let (into, into_row, adds_here) =
-                        if whole { (to, out_row, adds) } else { (rest.as_mut_ptr(), columns, false) };
-                    if row < in_place {
-                        let a = a.of.as_ptr().add(row * a.row);
-                        tile::<S>(simd, depth, a, self.a.row, 1, b, into, into_row, adds_here);
+                    let (a, a_row, step) = if row < in_place {
+                        (a.of.as_ptr().add(row * a.row), a.row, 1)
                     } else {
-                        let a = left.as_ptr().add((row - in_place) * depth);
-                        tile::<S>(simd, depth, a, 1, ROWS, b, into, into_row, adds_here);
+                        (left.as_ptr().add((row - in_place) * depth), 1, ROWS)
+                    };
+                    let (a, b) = (Rows { at: a, row: a_row, step }, b.add(column * depth));
+                    let to = out.add(row * out_row + column);
+                    if across == columns {
+                        match down {
+                            ROWS if step == 1 => tile::<S, ROWS>(simd, depth, Rows { step: 1, ..a }, b, to, out_row, adds),
+                            ROWS => tile::<S, ROWS>(simd, depth, Rows { row: 1, step: ROWS, ..a }, b, to, out_row, adds),
+                            5 => tile::<S, 5>(simd, depth, a, b, to, out_row, adds),
+                            4 => tile::<S, 4>(simd, depth, a, b, to, out_row, adds),
+                            3 => tile::<S, 3>(simd, depth, a, b, to, out_row, adds),
+                            2 => tile::<S, 2>(simd, depth, a, b, to, out_row, adds),
+                            _ => tile::<S, 1>(simd, depth, a, b, to, out_row, adds),
+                        }
+                        continue;
                     }
-                    if !whole {
-                        for r in 0..down {
-                            for c in 0..across {
-                                let (to, sum) = (to.add(r * out_row + c), rest[r * columns + c]);
-                                *to = if adds { *to + sum } else { sum };
-                            }
+                    let mut rest = [0.0; TILE];
+                    tile::<S, ROWS>(simd, depth, a, b, rest.as_mut_ptr(), columns, false);
+                    for r in 0..down {
+                        for c in 0..across {
+                            let (to, sum) = (to.add(r * out_row + c), rest[r * columns + c]);
+                            *to = if adds { *to + sum } else { sum };
                         }
                     }
                 }
@@ -231,29 +237,34 @@ impl WithSimd for Block<'_> {
     }
 }
 
+/// Rows of the left factor.
+#[derive(Clone, Copy)]
+struct Rows {
+    at: *const f32,
+    row: usize,
+    step: usize,
+}
+
 /// A tile of the result.
 ///
 /// # Safety
-/// `a` has `ROWS` rows, `row` apart, of `depth` elements, `step` apart; `b` has `depth` times two vectors one behind the
-/// other; `out` has `ROWS` rows of two vectors, `out_row` apart, that nobody else has.
-#[allow(clippy::too_many_arguments, reason = "all of them are in registers")]
+/// `a` has `R` rows, `row` apart, of `depth` elements, `step` apart; `b` has `depth` times two vectors one behind the other;
+/// `out` has `R` rows of two vectors, `out_row` apart, that nobody else has.
 #[inline(always)]
-unsafe fn tile<S: Simd>(
+unsafe fn tile<S: Simd, const R: usize>(
     simd: S,
     depth: usize,
-    mut a: *const f32,
-    row: usize,
-    step: usize,
+    Rows { at: mut a, row, step }: Rows,
     mut b: *const f32,
     out: *mut f32,
     out_row: usize,
     adds: bool,
 ) {
-    for r in 0..ROWS {
+    for r in 0..R {
         prefetch_at(out.wrapping_add(r * out_row));
         prefetch_at(out.wrapping_add(r * out_row + 2 * S::F32_LANES - 1));
     }
-    let mut sums = [[simd.splat_f32s(0.0); 2]; ROWS];
+    let mut sums = [[simd.splat_f32s(0.0); 2]; R];
     // SAFETY: each step is one of `depth`, and the rows are those of the contract.
     unsafe {
         for steps in [STEPS, 1] {
@@ -262,7 +273,7 @@ unsafe fn tile<S: Simd>(
                 for s in 0..steps {
                     let right = b.add(2 * s * S::F32_LANES);
                     let right = [right, right.add(S::F32_LANES)].map(|at| at.cast::<S::f32s>().read_unaligned());
-                    for r in 0..ROWS {
+                    for r in 0..R {
                         let left = simd.splat_f32s(*a.add(r * row + s * step));
                         for v in 0..2 {
                             sums[r][v] = simd.mul_add_f32s(left, right[v], sums[r][v]);
@@ -273,7 +284,7 @@ unsafe fn tile<S: Simd>(
                 b = b.wrapping_add(2 * steps * S::F32_LANES);
             }
         }
-        for r in 0..ROWS {
+        for r in 0..R {
             for v in 0..2 {
                 let to = out.add(r * out_row + v * S::F32_LANES).cast::<S::f32s>();
                 let sum = if adds { simd.add_f32s(to.read_unaligned(), sums[r][v]) } else { sums[r][v] };

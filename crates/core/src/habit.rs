@@ -1,0 +1,51 @@
+//! What a stream's users do after they have handed over a command: wait for it, or go on.
+//!
+//! A command that is handed over to a worker and waited for a microsecond later costs two wake-ups, and its threads start
+//! late. One that is left for its caller costs none, but if the caller does something else instead it starts late by a nap. So
+//! a stream's commands are left for the caller only after it was seen several times in a row that it comes for them. A worker
+//! does not linger for the next command of such a stream either: it would take what its caller runs sooner.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Nanoseconds after which somebody who comes had something else to do.
+const SOON: u64 = 50_000;
+/// Times in a row.
+const USUAL: u32 = 3;
+
+#[derive(Debug, Default)]
+pub(crate) struct Habit {
+    /// How often in a row somebody waited soon after the last command was handed over.
+    soon: AtomicU32,
+    /// When the first was that nobody has waited for yet, in nanoseconds of the device's life; zero if there is none.
+    handed_over: AtomicU64,
+}
+
+impl Habit {
+    /// A command was handed over.
+    pub(crate) fn hands_over(&self, now: impl FnOnce() -> u64) {
+        if self.handed_over.load(Ordering::Relaxed) == 0 {
+            self.handed_over.store(now().max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Somebody waits.
+    pub(crate) fn waits(&self, now: impl FnOnce() -> u64) {
+        let at = self.handed_over.load(Ordering::Relaxed);
+        if at == 0 {
+            return;
+        }
+        self.handed_over.store(0, Ordering::Relaxed);
+        let soon = if now().saturating_sub(at) < SOON { self.soon.load(Ordering::Relaxed) + 1 } else { 0 };
+        self.soon.store(soon.min(USUAL), Ordering::Relaxed);
+    }
+
+    /// Nobody came for what was left.
+    pub(crate) fn forget(&self) {
+        self.soon.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether somebody will come soon for what is handed over.
+    pub(crate) fn is_to_wait(&self) -> bool {
+        self.soon.load(Ordering::Relaxed) == USUAL
+    }
+}
