@@ -35,6 +35,8 @@ pub(crate) struct Ready {
     work: Condvar,
     /// Streams that are ready, by priority: hints that need no lock.
     waiting: [AtomicUsize; LEVELS],
+    /// Streams that are left for their callers: such a hint, too.
+    offered: AtomicUsize,
     /// Whether a worker polls instead of sleeping: at most one does.
     lingering: AtomicBool,
     /// Whether the worker will look by itself within a nap.
@@ -78,6 +80,10 @@ impl Ready {
     pub(crate) fn push(&self, stream: Arc<StreamInner>) {
         let mut state = self.lock();
         self.withdraw(&mut state, &stream);
+        self.add_and_wake(state, stream);
+    }
+
+    fn add_and_wake(&self, mut state: MutexGuard<'_, ReadyState>, stream: Arc<StreamInner>) {
         if !self.add(&mut state, stream) {
             return;
         }
@@ -98,6 +104,7 @@ impl Ready {
         }
         stream.offered.store(true, Ordering::Relaxed);
         state.offers.push_back(Offer { stream, until: Instant::now() + NAP });
+        self.offered.store(state.offers.len(), Ordering::Relaxed);
         let wake = state.sleeping > 0 && !self.napping.load(Ordering::Relaxed);
         drop(state);
         if wake {
@@ -107,8 +114,20 @@ impl Ready {
 
     /// The caller that a stream was left for does something else: it is a worker's now.
     pub(crate) fn end_offer(&self, stream: &Arc<StreamInner>) {
-        if stream.offered.load(Ordering::Relaxed) {
-            self.push(stream.clone());
+        if !stream.offered.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut state = self.lock();
+        // If it is gone by now, somebody else has the right to drive it.
+        if self.withdraw(&mut state, stream) {
+            self.add_and_wake(state, stream.clone());
+        }
+    }
+
+    /// The same for all that nobody came for, for a worker that has no time to rest.
+    pub(crate) fn end_due_offers(&self) {
+        if self.offered.load(Ordering::Relaxed) > 0 {
+            self.end_offers(&mut self.lock());
         }
     }
 
@@ -118,6 +137,7 @@ impl Ready {
             return false;
         }
         state.offers.retain(|offer| !Arc::ptr_eq(&offer.stream, stream));
+        self.offered.store(state.offers.len(), Ordering::Relaxed);
         stream.offered.store(false, Ordering::Relaxed);
         stream.queued.store(false, Ordering::Relaxed);
         true
@@ -295,8 +315,7 @@ impl Ready {
             naps = if until.is_some() { 0 } else { naps + 1 };
             state.sleeping += 1;
             if naps < NAPS && !self.napping.swap(true, Ordering::Relaxed) {
-                let nap =
-                    until.map_or(NAP * (1 << naps.min(2)), |until| until.saturating_duration_since(Instant::now()));
+                let nap = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
                 (state, _) = self.work.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner);
                 self.napping.store(false, Ordering::Relaxed);
             } else {

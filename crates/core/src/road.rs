@@ -153,6 +153,7 @@ impl Core {
             }
             turn -= 1;
             if turn == 0 {
+                self.ready.end_due_offers();
                 if self.ready.any() {
                     break;
                 }

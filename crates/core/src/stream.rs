@@ -489,6 +489,8 @@ impl Stream {
     #[cold]
     fn submit_slowly<T: Answer>(&self, mut envelope: Envelope, ticket: Ticket<T>) -> Result<Ticket<T>, Box<Rejected>> {
         let timeout = self.inner.timeout();
+        // Whoever it was left for waits for room now.
+        self.inner.context.core.ready.end_offer(&self.inner);
         loop {
             let progress = self.inner.progress();
             match self.inner.ring.send_timeout(envelope, timeout) {
@@ -524,6 +526,7 @@ impl Stream {
         deadline: Instant,
     ) -> Result<Ticket<R::Answer>, Box<Rejected>> {
         let (envelope, ticket) = self.prepare(request.into(), Some(deadline))?;
+        self.inner.context.core.ready.end_offer(&self.inner);
         match self.inner.ring.send_deadline(envelope, deadline) {
             Ok(()) => {
                 self.inner.submitted();
@@ -548,6 +551,7 @@ impl Stream {
     /// ```
     pub async fn submit_async<R: Request>(&self, request: R) -> Result<Ticket<R::Answer>, Box<Rejected>> {
         let (envelope, ticket) = self.prepare(request.into(), None)?;
+        self.inner.context.core.ready.end_offer(&self.inner);
         match self.inner.ring.send_async(envelope).await {
             Ok(()) => {
                 self.inner.submitted();
@@ -575,7 +579,12 @@ impl Stream {
             if let Drive::Direct(_) = core.drive {
                 self.inner.habit.hands_over(|| core.life_at(Instant::now()));
             }
-            result = self.submit_quietly(command)?.wait();
+            let (ticket, left) = self.submit_quietly(command)?;
+            result = ticket.wait();
+            // Another driver may have run it before it was counted, and others came meanwhile: they count on us.
+            if left && self.inner.queued.load(Ordering::Relaxed) {
+                core.ready.wake_one();
+            }
         }
         R::Answer::from_output(result?)
     }
@@ -643,18 +652,19 @@ impl Stream {
         }
     }
 
-    /// Submits without waking a worker: the caller is about to wait, and drives.
-    fn submit_quietly<T: Answer>(&self, command: Command) -> Result<Ticket<T>, Box<Rejected>> {
+    /// Submits without waking a worker: the caller is about to wait, and drives. Says whether it has the right to.
+    fn submit_quietly<T: Answer>(&self, command: Command) -> Result<(Ticket<T>, bool), Box<Rejected>> {
         let (envelope, ticket) = self.prepare(command, None)?;
         let inner = &self.inner;
         match inner.ring.try_send(envelope) {
             Ok(()) => {
-                if inner.pending.fetch_add(1, Ordering::SeqCst) == 0 {
+                let ours = inner.pending.fetch_add(1, Ordering::SeqCst) == 0;
+                if ours {
                     inner.context.core.ready.push_quietly(inner.clone());
                 }
-                Ok(ticket)
+                Ok((ticket, ours))
             }
-            Err(TrySendError::Full(envelope)) => self.submit_slowly(envelope, ticket),
+            Err(TrySendError::Full(envelope)) => Ok((self.submit_slowly(envelope, ticket)?, false)),
             Err(TrySendError::Closed(envelope)) => Err(rejected(self.closed(), envelope)),
         }
     }
@@ -675,7 +685,9 @@ impl Stream {
                 _ => {}
             },
             Err(TrySendError::Full(envelope)) => {
-                hurry();
+                if !direct {
+                    ready.wake_one();
+                }
                 self.submit_slowly(envelope, ticket)?;
             }
             Err(TrySendError::Closed(envelope)) => return Err(rejected(self.closed(), envelope)),

@@ -6,7 +6,7 @@ mod support;
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::{self, ThreadId},
     time::{Duration, Instant},
@@ -160,6 +160,27 @@ fn what_was_left_for_a_caller_that_does_not_come_runs_all_the_same() {
         eventually("a worker takes it", || habit.ran.load(Ordering::Relaxed) == before + 1);
         assert!(!habit.ran_here());
     }
+}
+
+#[test]
+fn what_was_left_for_a_caller_runs_also_while_another_stream_never_runs_dry() {
+    if is_queued() {
+        return;
+    }
+    let habit = Habit::new(workers(1));
+    habit.get_used_to_it();
+    let (other, done) = (habit.device.stream().unwrap(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                other.submit(Synchronize).unwrap();
+            }
+        });
+        let before = habit.ran.load(Ordering::Relaxed);
+        habit.stream.enqueue(habit.kernel.launch()).unwrap();
+        eventually("the worker takes it", || habit.ran.load(Ordering::Relaxed) == before + 1);
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

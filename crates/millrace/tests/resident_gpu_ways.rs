@@ -114,3 +114,34 @@ fn a_link_that_changes_its_way_keeps_the_order_of_messages_by_leases() {
 fn a_link_that_changes_its_way_keeps_the_order_of_messages_in_batches() {
     order_is_kept(Residency::Batched);
 }
+
+/// Kernels in a circle, and one that sends to itself, while all of them change their ways.
+#[test]
+fn a_circle_of_links_that_change_their_way_does_not_wait_for_itself() {
+    let Ok(device) = millrace::runtime().open("gpu") else { return };
+    let cpu = device.neighbour("cpu").unwrap();
+    let launch = || device.launch(Relay, LaunchOptions::default().inbound(16)).unwrap();
+    let (left, right, alone) = (launch(), launch(), launch());
+    let far = cpu.launch(Sink, LaunchOptions::default()).unwrap();
+    left.link(&right);
+    right.link(&left);
+    alone.link(&alone);
+    for value in 0..4 {
+        left.send(Item { value }).unwrap();
+        alone.send(Item { value }).unwrap();
+    }
+    let handled = || [&left, &right, &alone].map(|kernel| kernel.telemetry().handled);
+    for _ in 0..5 {
+        let links = [&left, &right, &alone].map(|kernel| kernel.link_with(&far, Delivery::Lossy));
+        let all_go_on = |what: &str| {
+            let (before, deadline) = (handled(), Instant::now() + Duration::from_secs(10));
+            while handled().iter().zip(before).any(|(now, before)| *now < before + 10) {
+                assert!(Instant::now() < deadline, "{what}: {before:?} to {:?}", handled());
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        all_go_on("by the host");
+        links.iter().for_each(|link| link.cut());
+        all_go_on("by the device");
+    }
+}

@@ -21,7 +21,7 @@ use super::{
     arena::{Arena, MOST, MOST_LINKS, Piece, directory, entry, link, own, stop},
     forward::Forwarder,
     program::{self, Part},
-    ways::{Crossing, Mark, Neighbour, Way},
+    ways::{self, Crossing, Mark, Neighbour, Way},
 };
 use crate::{
     Error, InUse, LaunchOptions, Mode, Result, Status, WaitPolicy,
@@ -57,8 +57,8 @@ pub(super) struct Tenant {
     pub(super) forwarder: Forwarder,
     /// Who carries its messages, or did last.
     way: Way,
-    /// It waits, because its messages are going to take another way.
-    crossing: Option<Crossing>,
+    /// It waits, because its messages are going to take another way; not longer than until then.
+    crossing: Option<(Crossing, Instant)>,
 }
 
 /// What changes when a kernel does something.
@@ -92,7 +92,7 @@ impl Tenant {
 
     /// Whether its messages can take a way; if not, they will when [`Self::can_cross`] says so. `to` are those of their
     /// receivers that both ways lead to.
-    fn may_take(&mut self, way: Way, arena: &Arena, to: &[Neighbour]) -> bool {
+    fn may_take(&mut self, way: Way, arena: &Arena, to: &[Neighbour], patience: Duration) -> bool {
         if way == self.way || to.is_empty() {
             self.crossing = None;
             // What the host still carries is not forgotten because nobody is near at the moment.
@@ -101,33 +101,34 @@ impl Tenant {
             }
             return true;
         }
-        let passing = match &mut self.crossing {
-            Some(Crossing::Passing(marks)) => marks,
-            _ if self.forwarder.is_blocked() => {
-                self.crossing = Some(Crossing::Carrying);
+        let until = self.crossing.as_ref().map_or_else(|| Instant::now() + patience, |(_, until)| *until);
+        let mut marks = match self.crossing.take() {
+            Some((Crossing::Passing(marks), _)) => marks,
+            _ if self.forwarder.is_blocked() && Instant::now() < until => {
+                self.crossing = Some((Crossing::Carrying, until));
                 return false;
             }
-            crossing => {
-                let marks = to.iter().map(|to| Mark::here(arena, to.clone(), self.way)).collect();
-                match crossing.insert(Crossing::Passing(marks)) {
-                    Crossing::Passing(marks) => marks,
-                    Crossing::Carrying => return false,
-                }
-            }
+            _ => to.iter().map(|to| Mark::here(arena, to.clone(), self.way)).collect(),
         };
-        passing.retain_mut(|mark| !mark.is_passed(arena));
-        if passing.is_empty() {
-            (self.way, self.crossing) = (way, None);
+        marks.retain_mut(|mark| !mark.is_passed(arena));
+        if !marks.is_empty() && Instant::now() < until {
+            self.crossing = Some((Crossing::Passing(marks), until));
+            return false;
         }
-        self.crossing.is_none()
+        if !marks.is_empty() {
+            tracing::warn!("kernels that are linked in a circle wait for each other; messages may change places");
+        }
+        self.way = way;
+        true
     }
 
-    /// Whether what its messages wait for before they take another way has happened.
+    /// Whether what its messages wait for before they take another way has happened, or waiting is over.
     fn can_cross(&mut self, arena: &Arena) -> bool {
         match &mut self.crossing {
             None => false,
-            Some(Crossing::Carrying) => !self.forwarder.is_blocked(),
-            Some(Crossing::Passing(marks)) => marks.iter_mut().all(|mark| mark.is_passed(arena)),
+            Some((_, until)) if Instant::now() >= *until => true,
+            Some((Crossing::Carrying, _)) => !self.forwarder.is_blocked(),
+            Some((Crossing::Passing(marks), _)) => marks.iter_mut().all(|mark| mark.is_passed(arena)),
         }
     }
 
@@ -310,14 +311,16 @@ impl House {
         Ok(programs.parts.len() as u32 - 1)
     }
 
-    /// Lets a kernel in.
-    pub(super) fn enter(&self, tenant: Tenant) -> Result<()> {
+    /// Lets a kernel in. One that cannot enter keeps what it has to send.
+    pub(super) fn enter(&self, mut tenant: Tenant) -> Result<()> {
         let mut entering = lock(&self.inner.entering);
         if self.inner.closed.load(Ordering::Acquire) {
+            *lock(&tenant.port.unsent) = tenant.forwarder.leave();
             return Err(Error::Device(millrace_core::Error::DeviceLost("its resident kernels ended".into())));
         }
         let more = |population: usize| (population < MOST).then_some(population + 1);
         if self.inner.population.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            *lock(&tenant.port.unsent) = tenant.forwarder.leave();
             return Err(Error::Invalid(format!("a device holds at most {MOST} resident kernels").into()));
         }
         entering.push(tenant);
@@ -384,12 +387,15 @@ impl Keeper {
                 std::thread::sleep(TICK);
             }
             self.residence.abandon();
-            self.finish();
         }
         // Nobody enters another house before those here have ended for all to see: who is linked to one of them would take
         // it for one that is merely elsewhere.
-        let mut entering = lock(&self.inner.entering);
+        let inner = self.inner.clone();
+        let mut entering = lock(&inner.entering);
         self.tenants.append(&mut entering);
+        if kept.is_err() {
+            self.finish();
+        }
         for tenant in &mut self.tenants {
             tenant.port.work.unregister(&mut tenant.seat);
             match &kept {
@@ -517,12 +523,19 @@ impl Keeper {
         let arena = &self.arena;
         let all: Vec<Neighbour> = self.tenants.iter().map(|tenant| (tenant.port.clone(), tenant.piece.own)).collect();
         let mut fed = vec![false; all.len()];
+        let place_of = |link: &Arc<Link>| {
+            let to = link.to();
+            all.iter().position(|(port, _)| Arc::ptr_eq(port, &to))
+        };
+        // Who waits for another way, and who sends to whom: two that wait for each other would do so for long.
+        let mut crossing: Vec<bool> = self.tenants.iter().map(|tenant| tenant.crossing.is_some()).collect();
+        let sends: Vec<Vec<usize>> =
+            self.tenants.iter().map(|tenant| tenant.links.all().iter().filter_map(place_of).collect()).collect();
         for (own_number, tenant) in self.tenants.iter_mut().enumerate() {
             let links = tenant.links.all();
             // Where a link leads, and what happens if there is no room. One that was lost is waited for here.
             let place = |link: &Arc<Link>| {
-                let to = link.to();
-                let found = all.iter().position(|(port, _)| Arc::ptr_eq(port, &to)).filter(|_| link.is_direct());
+                let (to, found) = (link.to(), place_of(link).filter(|_| link.is_direct()));
                 let lost = to.status().is_ended() && to.can_return() && to.is_of_device();
                 match (found, link.lossy) {
                     (Some(at), false) => Some((at, link::LOSSLESS)),
@@ -539,10 +552,12 @@ impl Keeper {
                 tenant.forwarder.set_links(&tenant.port, &[]);
             }
             let near = |link: &Arc<Link>| {
-                let to = link.to();
-                all.iter().find(|(port, _)| Arc::ptr_eq(port, &to)).cloned()
+                let at = place_of(link).filter(|&at| at != own_number)?;
+                (!crossing[at] || !ways::leads(&sends, at, own_number)).then(|| all[at].clone())
             };
-            let waits = !tenant.may_take(way, arena, &links.iter().filter_map(near).collect::<Vec<_>>());
+            let near: Vec<_> = links.iter().filter_map(near).collect();
+            let waits = !tenant.may_take(way, arena, &near, self.inner.timeout);
+            crossing[own_number] = waits;
             tenant.linked.clear();
             let there = match there {
                 _ if waits => vec![(own_number, link::WAITS)],
@@ -630,7 +645,8 @@ impl Keeper {
             rests.store(rests.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
         let Self { inner, arena, tenants, door, .. } = self;
-        sleep_until(None, |waker| {
+        let patience = tenants.iter().filter_map(|tenant| Some(tenant.crossing.as_ref()?.1)).min();
+        sleep_until(patience, |waker| {
             if let Some(waker) = waker {
                 inner.door.register(door, waker);
                 for tenant in tenants.iter_mut() {

@@ -155,11 +155,12 @@ impl Gpu {
                 port.region.control().command.store(Command::Pause as u32, Ordering::Release);
                 port.region.control().status.store(Status::Paused as u32, Ordering::Release);
             }
-            if let Some(lost) = &replay.lost {
-                *lock(&port.unsent) = std::mem::take(&mut *lock(&lost.unsent));
-            }
         }
         let handler = house.handler(part)?;
+        let lost = replay.and_then(|replay| replay.lost.as_ref());
+        if let Some(lost) = lost {
+            *lock(&port.unsent) = std::mem::take(&mut *lock(&lost.unsent));
+        }
         let recovery = Lost {
             port: Arc::downgrade(&port),
             first: plan.state.to_vec(),
@@ -177,7 +178,7 @@ impl Gpu {
         });
         let notify = house.notifier();
         links.when_changed(Arc::new(move || notify.links_changed()));
-        house.enter(Tenant::new(
+        let entered = house.enter(Tenant::new(
             port.clone(),
             links.clone(),
             piece,
@@ -188,7 +189,13 @@ impl Gpu {
                 Priority::Low => 1,
             },
             options,
-        ))?;
+        ));
+        if let Err(error) = entered {
+            if let Some(lost) = lost {
+                *lock(&lost.unsent) = std::mem::take(&mut *lock(&port.unsent));
+            }
+            return Err(error);
+        }
         let residency = house.residency().clone();
         let (recovery, keep) = (Some(Box::new(recovery) as Box<dyn Recovery>), Some(Box::new(house) as _));
         Ok(Launched { port, links, residency, recovery, caught_up, keep })

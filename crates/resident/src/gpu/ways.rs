@@ -67,3 +67,17 @@ impl Mark {
         self.port.is_checkpointed(checkpoint).is_some()
     }
 }
+
+/// Whether messages get from one kernel to another, by whatever others are between them.
+pub(super) fn leads(sends: &[Vec<usize>], from: usize, to: usize) -> bool {
+    let (mut seen, mut next) = (vec![false; sends.len()], vec![from]);
+    while let Some(at) = next.pop() {
+        if at == to {
+            return true;
+        }
+        if !std::mem::replace(&mut seen[at], true) {
+            next.extend(&sends[at]);
+        }
+    }
+    false
+}
