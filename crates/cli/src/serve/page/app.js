@@ -434,6 +434,8 @@ $("launch").addEventListener("submit", (event) => {
 
 // ---- benchmarks -----------------------------------------------------------------------------------------------------
 
+let reported = null; // the run whose report was shown when it was done
+
 async function refreshBench() {
   if ($("bench").hidden) return;
   const { groups, current, reports } = await api("/api/bench");
@@ -456,7 +458,11 @@ async function refreshBench() {
       item.append(button, " ", link);
       return item;
     }));
-    if (current?.state === "done" && reports[0] === current.name) report(current.name);
+  }
+  // The file may be there before the run says that it is done, or after.
+  if (current?.state === "done" && reported !== current.name && reports.includes(current.name)) {
+    reported = current.name;
+    report(current.name);
   }
 }
 
