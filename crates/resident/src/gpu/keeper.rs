@@ -21,7 +21,7 @@ use super::{
     arena::{Arena, MOST, MOST_LINKS, Piece, directory, entry, link, own, stop},
     forward::Forwarder,
     program::{self, Part},
-    ways::{self, Crossing, Mark, Neighbour, Way},
+    ways::{self, Neighbour, Route, Way},
 };
 use crate::{
     Error, InUse, LaunchOptions, Mode, Result, Status, WaitPolicy,
@@ -55,10 +55,7 @@ pub(super) struct Tenant {
     /// The links that are in the directory, and how many messages the device dropped on each.
     pub(super) linked: Vec<(Arc<Link>, u32)>,
     pub(super) forwarder: Forwarder,
-    /// Who carries its messages, or did last.
-    way: Way,
-    /// It waits, because its messages are going to take another way; not longer than until then.
-    crossing: Option<(Crossing, Instant)>,
+    route: Route,
 }
 
 /// What changes when a kernel does something.
@@ -85,51 +82,9 @@ impl Tenant {
         let checkpoint_every = options.checkpoint_every.map_or(0, |every| u32::try_from(every).unwrap_or(u32::MAX));
         let (wait, seen, seat) = (options.wait, Seen::default(), Seat::default());
         let unsent = std::mem::take(&mut *lock(&port.unsent));
-        let way = if unsent.is_empty() { Way::Device } else { Way::Host };
-        let (linked, forwarder, crossing) = (Vec::new(), Forwarder::default().taking_over(unsent), None);
-        Self { port, links, piece, handler, turn, checkpoint_every, wait, seen, seat, linked, forwarder, way, crossing }
-    }
-
-    /// Whether its messages can take a way; if not, they will when [`Self::can_cross`] says so. `to` are those of their
-    /// receivers that both ways lead to.
-    fn may_take(&mut self, way: Way, arena: &Arena, to: &[Neighbour], patience: Duration) -> bool {
-        if way == self.way || to.is_empty() {
-            self.crossing = None;
-            // What the host still carries is not forgotten because nobody is near at the moment.
-            if way == Way::Host {
-                self.way = way;
-            }
-            return true;
-        }
-        let until = self.crossing.as_ref().map_or_else(|| Instant::now() + patience, |(_, until)| *until);
-        let mut marks = match self.crossing.take() {
-            Some((Crossing::Passing(marks), _)) => marks,
-            _ if self.forwarder.is_blocked() && Instant::now() < until => {
-                self.crossing = Some((Crossing::Carrying, until));
-                return false;
-            }
-            _ => to.iter().map(|to| Mark::here(arena, to.clone(), self.way)).collect(),
-        };
-        marks.retain_mut(|mark| !mark.is_passed(arena));
-        if !marks.is_empty() && Instant::now() < until {
-            self.crossing = Some((Crossing::Passing(marks), until));
-            return false;
-        }
-        if !marks.is_empty() {
-            tracing::warn!("kernels that are linked in a circle wait for each other; messages may change places");
-        }
-        self.way = way;
-        true
-    }
-
-    /// Whether what its messages wait for before they take another way has happened, or waiting is over.
-    fn can_cross(&mut self, arena: &Arena) -> bool {
-        match &mut self.crossing {
-            None => false,
-            Some((_, until)) if Instant::now() >= *until => true,
-            Some((Crossing::Carrying, _)) => !self.forwarder.is_blocked(),
-            Some((Crossing::Passing(marks), _)) => marks.iter_mut().all(|mark| mark.is_passed(arena)),
-        }
+        let route = Route::by(if unsent.is_empty() { Way::Device } else { Way::Host });
+        let (linked, forwarder) = (Vec::new(), Forwarder::default().taking_over(unsent));
+        Self { port, links, piece, handler, turn, checkpoint_every, wait, seen, seat, linked, forwarder, route }
     }
 
     fn look(&self, arena: &Arena) -> Seen {
@@ -185,7 +140,9 @@ impl Tenant {
                         || to.port.status().is_ended()
                 })
         };
-        self.crossing.is_none() && rings.out.is_free(region, now.out) && self.linked.iter().all(|(link, _)| room(link))
+        !self.route.is_crossing()
+            && rings.out.is_free(region, now.out)
+            && self.linked.iter().all(|(link, _)| room(link))
     }
 }
 
@@ -528,7 +485,7 @@ impl Keeper {
             all.iter().position(|(port, _)| Arc::ptr_eq(port, &to))
         };
         // Who waits for another way, and who sends to whom: two that wait for each other would do so for long.
-        let mut crossing: Vec<bool> = self.tenants.iter().map(|tenant| tenant.crossing.is_some()).collect();
+        let mut crossing: Vec<bool> = self.tenants.iter().map(|tenant| tenant.route.is_crossing()).collect();
         let sends: Vec<Vec<usize>> =
             self.tenants.iter().map(|tenant| tenant.links.all().iter().filter_map(place_of).collect()).collect();
         for (own_number, tenant) in self.tenants.iter_mut().enumerate() {
@@ -556,7 +513,8 @@ impl Keeper {
                 (!crossing[at] || !ways::leads(&sends, at, own_number)).then(|| all[at].clone())
             };
             let near: Vec<_> = links.iter().filter_map(near).collect();
-            let waits = !tenant.may_take(way, arena, &near, self.inner.timeout);
+            let carrying = tenant.forwarder.is_blocked();
+            let waits = !tenant.route.take(way, arena, &near, carrying, self.inner.timeout);
             crossing[own_number] = waits;
             tenant.linked.clear();
             let there = match there {
@@ -610,7 +568,7 @@ impl Keeper {
                 any = true;
                 changed |= tenant.port.status().is_ended();
             }
-            changed |= tenant.can_cross(&self.arena);
+            changed |= tenant.route.can_cross(&self.arena, tenant.forwarder.is_blocked());
             if now == tenant.seen {
                 continue;
             }
@@ -645,7 +603,7 @@ impl Keeper {
             rests.store(rests.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
         let Self { inner, arena, tenants, door, .. } = self;
-        let patience = tenants.iter().filter_map(|tenant| Some(tenant.crossing.as_ref()?.1)).min();
+        let patience = tenants.iter().filter_map(|tenant| tenant.route.until()).min();
         sleep_until(patience, |waker| {
             if let Some(waker) = waker {
                 inner.door.register(door, waker);

@@ -5,7 +5,10 @@
 //! turn. So a sender whose links change from one way to the other waits until what went the old way has been handled, and,
 //! by those who may have to do it again, is in a checkpoint.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
 
 use super::arena::{Arena, own};
 use crate::port::Port;
@@ -20,8 +23,81 @@ pub(super) enum Way {
 /// A kernel that could be reached by the device: where its own block is.
 pub(super) type Neighbour = (Arc<Port>, usize);
 
+/// The way that one kernel's messages take, and what it waits for before they take another.
+pub(super) struct Route {
+    /// Who carries them, or did last.
+    way: Way,
+    /// It waits, because they are going to take another way; not longer than until then.
+    crossing: Option<(Crossing, Instant)>,
+}
+
+impl Route {
+    pub(super) fn by(way: Way) -> Self {
+        Self { way, crossing: None }
+    }
+
+    pub(super) fn is_crossing(&self) -> bool {
+        self.crossing.is_some()
+    }
+
+    /// When waiting is over.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.crossing.as_ref().map(|(_, until)| *until)
+    }
+
+    /// Whether messages can take a way; if not, they will when [`Self::can_cross`] says so. `to` are those of their
+    /// receivers that both ways lead to, and `carrying` says whether the host has not delivered everything.
+    pub(super) fn take(
+        &mut self,
+        way: Way,
+        arena: &Arena,
+        to: &[Neighbour],
+        carrying: bool,
+        patience: Duration,
+    ) -> bool {
+        if way == self.way || to.is_empty() {
+            self.crossing = None;
+            // What the host still carries is not forgotten because nobody is near at the moment.
+            if way == Way::Host {
+                self.way = way;
+            }
+            return true;
+        }
+        let until = self.until().unwrap_or_else(|| Instant::now() + patience);
+        let waits = Instant::now() < until;
+        let mut marks = match self.crossing.take() {
+            Some((Crossing::Passing(marks), _)) => marks,
+            _ if carrying && waits => {
+                self.crossing = Some((Crossing::Carrying, until));
+                return false;
+            }
+            _ => to.iter().map(|to| Mark::here(arena, to.clone(), self.way)).collect(),
+        };
+        marks.retain_mut(|mark| !mark.is_passed(arena));
+        if !marks.is_empty() && waits {
+            self.crossing = Some((Crossing::Passing(marks), until));
+            return false;
+        }
+        if carrying || !marks.is_empty() {
+            tracing::warn!("a linked kernel did not take its messages within {patience:?}; some may change places");
+        }
+        self.way = way;
+        true
+    }
+
+    /// Whether what messages wait for before they take another way has happened, or waiting is over.
+    pub(super) fn can_cross(&mut self, arena: &Arena, carrying: bool) -> bool {
+        match &mut self.crossing {
+            None => false,
+            Some((_, until)) if Instant::now() >= *until => true,
+            Some((Crossing::Carrying, _)) => !carrying,
+            Some((Crossing::Passing(marks), _)) => marks.iter_mut().all(|mark| mark.is_passed(arena)),
+        }
+    }
+}
+
 /// A change of the way that is under way.
-pub(super) enum Crossing {
+enum Crossing {
     /// The host has not delivered everything.
     Carrying,
     /// Receivers have not got so far.
@@ -29,7 +105,7 @@ pub(super) enum Crossing {
 }
 
 /// What a receiver has to have handled.
-pub(super) struct Mark {
+struct Mark {
     port: Arc<Port>,
     own: usize,
     /// By which way it came.
@@ -41,7 +117,7 @@ pub(super) struct Mark {
 
 impl Mark {
     /// All that a receiver was sent so far.
-    pub(super) fn here(arena: &Arena, (port, own): Neighbour, way: Way) -> Self {
+    fn here(arena: &Arena, (port, own): Neighbour, way: Way) -> Self {
         let position = match way {
             Way::Device => arena.get(own + own::LINK_TAIL),
             Way::Host => port.normal_tail(),
@@ -49,7 +125,7 @@ impl Mark {
         Self { port, own, way, position, checkpoint: None }
     }
 
-    pub(super) fn is_passed(&mut self, arena: &Arena) -> bool {
+    fn is_passed(&mut self, arena: &Arena) -> bool {
         if self.port.status().is_ended() {
             return true;
         }
