@@ -676,13 +676,13 @@ impl Stream {
         let inner = &self.inner;
         let Core { ready, drive, .. } = &*inner.context.core;
         let direct = matches!(drive, Drive::Direct(_));
-        let hurry = || if direct { ready.end_offer(inner) } else { ready.wake_one() };
         match inner.ring.try_send(envelope) {
             Ok(()) => match inner.pending.fetch_add(1, Ordering::SeqCst) {
                 0 if direct => ready.offer(inner.clone()),
                 0 => ready.push_patiently(inner.clone()),
-                n if n % PATIENCE == PATIENCE - 1 => hurry(),
-                _ => {}
+                n if n % PATIENCE != PATIENCE - 1 => {}
+                _ if direct => ready.end_offer(inner),
+                _ => ready.wake_one(),
             },
             Err(TrySendError::Full(envelope)) => {
                 if !direct {

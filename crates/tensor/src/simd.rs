@@ -10,8 +10,8 @@ const ASKED: &str = "MILLRACE_SIMD";
 /// Vector instructions, the widest last.
 ///
 /// Everything that is compiled here for several of them uses the widest that the processor has, or what the environment
-/// variable `MILLRACE_SIMD` says if that is less: `scalar`, `neon`, `avx2` or `avx512`. Products of dense matrices and some
-/// Fourier transforms come from libraries that choose by themselves.
+/// variable `MILLRACE_SIMD` says if that is less: `scalar`, `neon`, `avx2` or `avx512`. Some Fourier transforms, and products
+/// of large dense matrices except with `avx2`, come from libraries that choose by themselves.
 ///
 /// ```
 /// use millrace_tensor::Simd;
