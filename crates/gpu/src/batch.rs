@@ -18,7 +18,7 @@ use crate::{
     compile::{Bound, Pipeline},
     device::{GpuBlock, Shared},
     staging::{Download, Upload},
-    submission::{GpuSubmission, ReadBack},
+    submission::{GpuSubmission, ReadBack, Work},
     timing::{Stamps, Timing},
     transfer::Place,
 };
@@ -31,7 +31,7 @@ pub(crate) struct GpuBatch {
     encoder: Option<wgpu::CommandEncoder>,
     /// The pass that is open, and the pipeline that is set in it.
     pass: Option<(wgpu::ComputePass<'static>, usize)>,
-    dispatches: u32,
+    work: Work,
     uploads: Vec<Upload>,
     downloads: Vec<Arc<Download>>,
     reads: Vec<ReadBack>,
@@ -52,7 +52,17 @@ impl GpuBatch {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let number = shared.batches.fetch_add(1, Ordering::Relaxed) + 1;
         let (uploads, downloads, reads) = (Vec::new(), Vec::new(), Vec::new());
-        Self { shared, number, encoder: None, pass: None, dispatches: 0, uploads, downloads, reads, timing: None }
+        Self {
+            shared,
+            number,
+            encoder: None,
+            pass: None,
+            work: Work::default(),
+            uploads,
+            downloads,
+            reads,
+            timing: None,
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -106,7 +116,7 @@ impl GpuBatch {
             pass.set_immediates(0, params);
         }
         pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
-        self.dispatches += 1;
+        self.work.add(!pipeline.used.load(Ordering::Relaxed) && !pipeline.used.swap(true, Ordering::Relaxed));
     }
 
     /// Notes that this batch has to do with a block.
@@ -377,7 +387,7 @@ impl Batch for GpuBatch {
     }
 
     fn submit(self: Box<Self>) -> Result<Box<dyn Submission>> {
-        let Self { shared, number, mut encoder, pass, dispatches, uploads, downloads, reads, timing } = *self;
+        let Self { shared, number, mut encoder, pass, work, uploads, downloads, reads, timing } = *self;
         drop(pass);
         if let (Some(timing), Some(encoder)) = (&timing, &mut encoder) {
             timing.resolve(encoder);
@@ -391,7 +401,7 @@ impl Batch for GpuBatch {
             return Err(Error::Device(complaint));
         }
         let times = timing.map(Timing::close);
-        Ok(Box::new(GpuSubmission::new(shared, number, index, reads, dispatches, times)))
+        Ok(Box::new(GpuSubmission::new(shared, number, index, reads, work, times)))
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     borrow::Cow,
     collections::HashMap,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
 
 use arrayvec::ArrayVec;
@@ -19,6 +19,8 @@ type Shape = ArrayVec<bool, MAX_BINDINGS>;
 pub(crate) struct Pipeline {
     pub(crate) pipeline: wgpu::ComputePipeline,
     pub(crate) layout: Arc<Layout>,
+    /// Whether it was ever dispatched: some drivers make code of it only then.
+    pub(crate) used: AtomicBool,
 }
 
 /// How buffers are bound. Kernels of the same shape share one, and so their bind groups.
@@ -79,7 +81,7 @@ impl Compiler {
         if let Some(cache) = &self.cache {
             cache.save();
         }
-        Ok(Pipeline { pipeline, layout })
+        Ok(Pipeline { pipeline, layout, used: AtomicBool::new(false) })
     }
 
     fn layout(&self, device: &wgpu::Device, shape: &Shape) -> Arc<Layout> {

@@ -197,7 +197,7 @@ impl Gpu {
                 next_block: AtomicU64::new(1),
                 batches: AtomicU64::new(0),
                 landed: AtomicU64::new(0),
-                pace: Pace::default(),
+                pace: Pace::new(software),
                 status,
                 settled: Mutex::default(),
                 limits,

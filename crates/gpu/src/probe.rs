@@ -1,10 +1,13 @@
 //! Probes: known faults of drivers, looked for when a device is opened. Silent wrong data is the worst failure there is.
 
-use std::{sync::mpsc, time::Duration};
+use std::{
+    sync::mpsc,
+    time::{Duration, Instant},
+};
 
 use millrace_core::{Error, Result};
 
-use crate::device::guarded;
+use crate::{device::guarded, submission::awake};
 
 /// Loops longer than what the worst known driver runs, nested, and counts; and a sum that every device gets right.
 const SOURCE: &str = "
@@ -31,8 +34,10 @@ const OUTER: u32 = 400;
 const INNER: u32 = 250;
 const BYTES: u64 = 4 * 32;
 
-/// How long a probe may take.
+/// How long a probe may take, and for how long it is waited for without sleeping: the first thing that a device does decides
+/// where the threads of a software driver are.
 const PATIENCE: Duration = Duration::from_secs(10);
+const WAKEFUL: Duration = Duration::from_millis(100);
 
 /// Runs the probes on a fresh device; says in words what is wrong with its driver. An error if it cannot compute.
 pub(crate) fn run(device: &wgpu::Device, queue: &wgpu::Queue) -> Result<Vec<String>> {
@@ -100,6 +105,9 @@ fn measure(device: &wgpu::Device, queue: &wgpu::Queue) -> Result<Vec<u32>> {
     let (back, index) = submitted.map_err(|error| failed(error.to_string()))?;
     let (sender, receiver) = mpsc::channel();
     back.map_async(wgpu::MapMode::Read, .., move |result| _ = sender.send(result));
+    awake(Instant::now() + WAKEFUL, || {
+        Ok(matches!(device.poll(wgpu::PollType::Poll), Ok(wgpu::PollStatus::QueueEmpty)))
+    })?;
     let wait = wgpu::PollType::Wait { submission_index: Some(index), timeout: Some(PATIENCE) };
     device.poll(wait).map_err(|error| failed(error.to_string()))?;
     match receiver.try_recv() {

@@ -19,29 +19,74 @@ use crate::{
     timing::Times,
 };
 
-/// How long a wait keeps its processor awake before it sleeps: so long at least, and three times what it expects, if that is
-/// not much. Small dispatches are seen to end at once then, and the driver's threads do not sleep in between; a large one
-/// needs that processor itself, if the driver is software.
-const WAKEFUL: Duration = Duration::from_micros(100);
+/// A wait is awake for so long, and three times what it expects, if that is less than this: small dispatches are seen to end
+/// at once then, and a software driver's threads stay together on another processor. A single sleep spreads them over all,
+/// and there they stay: every dispatch after it takes half as long again, or twice as long.
 const MUCH: Duration = Duration::from_millis(2);
+/// From here on a dispatch is large for a software driver, which then needs all processors itself.
+const LARGE: Duration = Duration::from_micros(200);
+
+/// A driver that makes code of a kernel with its first dispatch is given so long before the wait sleeps.
+const FIRST: Duration = Duration::from_millis(20);
+
+/// What a batch has to do, as far as it is known.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Work {
+    dispatches: u32,
+    /// Whether one of them is the first of its kernel.
+    first: bool,
+}
+
+impl Work {
+    /// One more dispatch.
+    pub(crate) fn add(&mut self, first: bool) {
+        self.dispatches += 1;
+        self.first |= first;
+    }
+}
 
 /// What a dispatch took lately, by which the next batch is expected to take so long for each.
-#[derive(Default)]
-pub(crate) struct Pace(AtomicU64);
+pub(crate) struct Pace {
+    nanos: AtomicU64,
+    /// From here on a wait for a dispatch is better asleep.
+    large: Duration,
+}
 
 impl Pace {
-    /// How long a batch of so many dispatches should be waited for without sleeping.
-    fn wakeful(&self, dispatches: u32) -> Duration {
-        let expected = Duration::from_nanos(self.0.load(Ordering::Relaxed)) * dispatches;
-        if expected < MUCH { WAKEFUL + 3 * expected } else { WAKEFUL }
+    pub(crate) fn new(software: bool) -> Self {
+        Self { nanos: AtomicU64::new(0), large: if software { LARGE } else { MUCH } }
     }
 
-    /// A batch of so many dispatches was seen to end after so long.
-    fn took(&self, time: Duration, dispatches: u32) {
-        if dispatches > 0 {
-            let (each, before) = (time.as_nanos() as u64 / u64::from(dispatches), self.0.load(Ordering::Relaxed));
-            self.0.store((3 * before + each) / 4, Ordering::Relaxed);
+    /// How long a batch should be waited for without sleeping.
+    fn wakeful(&self, work: Work) -> Duration {
+        if work.first {
+            return FIRST;
         }
+        let each = Duration::from_nanos(self.nanos.load(Ordering::Relaxed));
+        let expected = each * work.dispatches;
+        if each < self.large && expected < MUCH { MUCH + 3 * expected } else { Duration::ZERO }
+    }
+
+    /// A batch was seen to end after so long.
+    fn took(&self, time: Duration, work: Work) {
+        if work.dispatches > 0 && !work.first {
+            let each = time.as_nanos() as u64 / u64::from(work.dispatches);
+            let before = self.nanos.load(Ordering::Relaxed);
+            self.nanos.store((3 * before + each) / 4, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Looks until it is so, and gives the processor to others in between; false if it is not by then.
+pub(crate) fn awake(until: Instant, mut look: impl FnMut() -> Result<bool>) -> Result<bool> {
+    loop {
+        if look()? {
+            return Ok(true);
+        }
+        if Instant::now() >= until {
+            return Ok(false);
+        }
+        std::thread::yield_now();
     }
 }
 
@@ -61,7 +106,7 @@ pub(crate) struct GpuSubmission {
     /// None if nothing had to be submitted.
     index: Option<wgpu::SubmissionIndex>,
     reads: Vec<ReadBack>,
-    dispatches: u32,
+    work: Work,
     since: Instant,
     /// When a wait may sleep.
     sleepy: Instant,
@@ -75,12 +120,12 @@ impl GpuSubmission {
         number: u64,
         index: Option<wgpu::SubmissionIndex>,
         reads: Vec<ReadBack>,
-        dispatches: u32,
+        work: Work,
         times: Option<Times>,
     ) -> Self {
         let since = Instant::now();
-        let sleepy = since + shared.pace.wakeful(dispatches);
-        Self { shared, number, index, reads, dispatches, since, sleepy, times }
+        let sleepy = since + shared.pace.wakeful(work);
+        Self { shared, number, index, reads, work, since, sleepy, times }
     }
 
     /// Looks whether it has run.
@@ -111,21 +156,10 @@ impl Submission for GpuSubmission {
             return Ok(true);
         };
         let until = Instant::now() + timeout;
-        let ran = loop {
-            if self.has_run(index)? {
-                break true;
-            }
-            let now = Instant::now();
-            if now >= self.sleepy {
-                break self.poll(index, until.saturating_duration_since(now))?;
-            }
-            if now >= until {
-                break false;
-            }
-            std::thread::yield_now();
-        };
+        let ran = awake(until.min(self.sleepy), || self.has_run(index))?
+            || self.sleepy < until && self.poll(index, until.saturating_duration_since(Instant::now()))?;
         if ran {
-            self.shared.pace.took(self.since.elapsed(), self.dispatches);
+            self.shared.pace.took(self.since.elapsed(), self.work);
             self.shared.landed.fetch_max(self.number, Ordering::AcqRel);
         }
         Ok(ran)
@@ -165,14 +199,21 @@ mod tests {
 
     #[test]
     fn a_wait_stays_awake_for_small_dispatches_and_sleeps_for_large_ones() {
-        let pace = Pace::default();
-        assert_eq!(pace.wakeful(20), WAKEFUL, "nothing is known yet");
-        (0..100).for_each(|_| pace.took(Duration::from_micros(800), 20));
-        let (few, many) = (pace.wakeful(1), pace.wakeful(20));
-        assert!(few < many && many > Duration::from_millis(2), "{few:?} {many:?}");
-        (0..100).for_each(|_| pace.took(Duration::from_millis(5), 1));
-        assert_eq!(pace.wakeful(1), WAKEFUL, "the driver needs the processor");
-        pace.took(Duration::from_millis(1), 0); // transfers say nothing of dispatches
-        assert_eq!(pace.wakeful(1), WAKEFUL);
+        let (pace, one) = (Pace::new(true), Work { dispatches: 1, first: false });
+        let [none, twenty] = [0, 20].map(|dispatches| Work { dispatches, ..one });
+        assert!(pace.wakeful(twenty) >= MUCH, "nothing is known yet");
+        (0..100).for_each(|_| pace.took(Duration::from_micros(800), twenty));
+        let (few, many) = (pace.wakeful(one), pace.wakeful(twenty));
+        assert!(MUCH < few && few < many, "{few:?} {many:?}");
+        pace.took(Duration::from_millis(50), Work { first: true, ..one }); // most of it was not the dispatch
+        assert_eq!(pace.wakeful(one), few);
+        (0..100).for_each(|_| pace.took(Duration::from_micros(500), one));
+        assert_eq!(pace.wakeful(one), Duration::ZERO, "the driver needs the processor");
+        assert!(pace.wakeful(Work { first: true, ..one }) > MUCH, "not yet");
+        pace.took(Duration::from_micros(1), none); // transfers say nothing of dispatches
+        assert_eq!(pace.wakeful(one), Duration::ZERO);
+        let hardware = Pace::new(false);
+        (0..100).for_each(|_| hardware.took(Duration::from_micros(500), one));
+        assert!(hardware.wakeful(one) > MUCH, "it has processors of its own");
     }
 }
