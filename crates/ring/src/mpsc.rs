@@ -407,6 +407,10 @@ impl<T: Send> Inlet for &Sender<T> {
     fn room(&self) -> usize {
         self.ring.capacity() - self.ring.len()
     }
+
+    fn is_closed(&self) -> bool {
+        self.ring.is_closed()
+    }
 }
 
 impl<T> Clone for Sender<T> {

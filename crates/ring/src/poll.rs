@@ -11,13 +11,10 @@
 //! caught up with a busy sender gives it a head start ([`Pace`]): a moment in which a batch builds up makes each message of
 //! it several times cheaper. A sender that found the ring full does the same for the receiver.
 
-#[cfg(not(loom))]
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// How long a waiter polls before it sleeps: about what a wake-up costs.
-#[cfg(not(loom))]
-const POLL_FOR: Duration = Duration::from_micros(50);
+/// About what a wake-up costs, and so how long a waiter polls before it sleeps.
+pub(crate) const WAKE_UP: Duration = Duration::from_micros(50);
 
 /// Whether polling can help: somebody else must be able to run meanwhile.
 #[cfg(not(loom))]
@@ -259,7 +256,7 @@ impl Polling {
             return None;
         }
         let mut now = Instant::now();
-        let end = deadline.unwrap_or(now + POLL_FOR).min(now + POLL_FOR);
+        let end = deadline.unwrap_or(now + WAKE_UP).min(now + WAKE_UP);
         while now < end {
             std::thread::yield_now();
             let before = std::mem::replace(&mut now, Instant::now());

@@ -334,6 +334,10 @@ impl<T: Send> Inlet for &mut Sender<T> {
     fn room(&self) -> usize {
         self.ring.shared.capacity - self.tail.wrapping_sub(self.ring.head.load(Ordering::Relaxed))
     }
+
+    fn is_closed(&self) -> bool {
+        Sender::is_closed(self)
+    }
 }
 
 impl<T> Drop for Sender<T> {

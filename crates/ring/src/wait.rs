@@ -4,6 +4,7 @@ use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
+    sync::atomic::AtomicU32,
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -43,6 +44,9 @@ pub(crate) struct WaitSet {
     sleeping: AtomicUsize,
     /// Whether the last wait was a long one: then the next will be, too, and polling would be a waste.
     long: AtomicBool,
+    /// Waits in a row that polling ended, although the other end was so slow that sleeping would not have held it up. A
+    /// hint, so models need not know of it.
+    slow: AtomicU32,
     sleepers: Mutex<Sleepers>,
 }
 
@@ -61,8 +65,28 @@ impl WaitSet {
         Self {
             sleeping: AtomicUsize::new(NONE),
             long: AtomicBool::new(false),
+            slow: AtomicU32::new(0),
             sleepers: Mutex::new(Sleepers::default()),
         }
+    }
+
+    /// Whether yielding between looks would only keep a processor busy.
+    fn is_to_sleep(&self) -> bool {
+        self.long.load(Ordering::Relaxed) || self.slow.load(std::sync::atomic::Ordering::Relaxed) >= SLOW_WAITS
+    }
+
+    /// A sender's wait was ended by a wake-up, after so long.
+    fn slept(&self, time: Duration) {
+        self.long.store(time > LONG, Ordering::Relaxed);
+        self.slow.store(0, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// A sender's wait was ended by polling, after so long and with so much room: whether half of the ring would have lasted
+    /// until a sleeper had been woken.
+    fn polled(&self, time: Duration, room: usize, capacity: usize) {
+        let slow = time > SLOW && time / (room.max(1) as u32) * (capacity as u32 / 2) > 2 * poll::WAKE_UP;
+        let waits = if slow { self.slow.load(std::sync::atomic::Ordering::Relaxed).saturating_add(1) } else { 0 };
+        self.slow.store(waits, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Announces a sleeper, or replaces its waker. The caller must look at the ring once more before it sleeps.
@@ -276,8 +300,12 @@ fn room_for_many(waiting: usize, capacity: usize, received: usize) -> bool {
 
 /// In case the receiver stops half way, a sender that sleeps looks by itself, after this long and then ever more rarely.
 pub(crate) const FIRST_ROUND: Duration = Duration::from_millis(5);
-/// A sender that slept longer than this polls less the next time.
+/// A sender that slept longer than this polls less the next time,
 const LONG: Duration = Duration::from_micros(200);
+/// and so does one that was kept waiting for longer than this so many times in a row: without that it would poll for every
+/// single message of a receiver that takes one in ten microseconds, and never get to sleep.
+const SLOW: Duration = Duration::from_micros(4);
+const SLOW_WAITS: u32 = 4;
 const LONGEST_ROUND: Duration = Duration::from_millis(100);
 
 /// A deadline that far away; none if that is beyond what the clock can say.
@@ -313,6 +341,7 @@ pub(crate) trait Inlet {
     fn capacity(&self) -> usize;
     /// How many messages fit, at the moment.
     fn room(&self) -> usize;
+    fn is_closed(&self) -> bool;
 }
 
 /// The receiving end of some ring.
@@ -379,19 +408,27 @@ fn send_slowly<I: Inlet>(
     // Whether it was a wake-up that led to the end of the wait.
     let mut used = false;
     let enough = poll::enough_room(inlet.capacity());
-    let long = inlet.sleepers().long.load(Ordering::Relaxed);
-    let polling = Polling::begin().after(enough, || inlet.room());
-    let sent = polling.poll(deadline, long, || attempt(inlet, kept)).or_else(|| {
+    let briefly = inlet.sleepers().is_to_sleep();
+    let start = Instant::now();
+    let polled = Polling::begin().after(enough, || inlet.room()).poll(deadline, briefly, || attempt(inlet, kept));
+    if polled.is_some() && !briefly {
+        inlet.sleepers().polled(start.elapsed(), inlet.room() + 1, inlet.capacity());
+    }
+    let sent = polled.or_else(|| {
         let start = Instant::now();
         let sent = sleep_until(deadline, Some(FIRST_ROUND), |waker| {
             if let Some(waker) = waker {
                 inlet.sleepers().register(&mut key, waker, PATIENT);
+                // By now a slow receiver may have made room for one: who takes that comes back for the next at once.
+                if briefly && inlet.room() < inlet.capacity() / 2 && !inlet.is_closed() {
+                    return None;
+                }
             }
             let sent = attempt(inlet, kept);
             used = waker.is_none() && sent.is_some();
             sent
         });
-        inlet.sleepers().long.store(start.elapsed() > LONG, Ordering::Relaxed);
+        inlet.sleepers().slept(start.elapsed());
         sent
     });
     if !inlet.sleepers().unregister(&mut key) && !used {

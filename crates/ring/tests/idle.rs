@@ -120,3 +120,38 @@ fn wait_on_one_core() {
     assert!(used < NEXT_TO_NOTHING, "{used:?} to wait for 200 ms");
     other.join().unwrap();
 }
+
+/// What a sender used of a processor while it sent so many messages to a receiver that takes ten microseconds for each.
+fn share_of_a_sender(mut send: impl FnMut(u32), receive: impl FnMut() -> bool + Send + 'static) -> f64 {
+    let mut receive = receive;
+    let receiver = thread::spawn(move || {
+        while receive() {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_micros(10) {
+                std::hint::spin_loop();
+            }
+        }
+    });
+    let time = || -> Duration { rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime).try_into().unwrap() };
+    let (start, before) = (Instant::now(), time());
+    (0..600).for_each(&mut send);
+    let share = (time() - before).as_secs_f64() / start.elapsed().as_secs_f64();
+    drop(send); // and with it the ring's end
+    receiver.join().unwrap();
+    share
+}
+
+#[test]
+fn a_sender_whose_receiver_is_slow_sleeps() {
+    let _alone = ALONE.lock().unwrap();
+    let mut shares: Vec<f64> = Vec::new();
+    for _ in 0..10 {
+        let (tx, mut rx) = mpsc::bounded(100).unwrap();
+        shares.push(share_of_a_sender(move |i| tx.send(i).unwrap(), move || rx.recv().is_ok()));
+        let (mut tx, mut rx) = spsc::bounded(100).unwrap();
+        shares.push(share_of_a_sender(move |i| tx.send(i).unwrap(), move || rx.recv().is_ok()));
+    }
+    shares.sort_by(f64::total_cmp);
+    // One that polls for every message has nine tenths.
+    assert!(shares[shares.len() * 3 / 4] < 0.15, "{shares:.2?}");
+}
