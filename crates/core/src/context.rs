@@ -11,7 +11,7 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
-use millrace_ring::{Slab, reply::ReplyPool};
+use millrace_ring::{Slab, TickClock, reply::ReplyPool};
 
 use crate::{
     Error, Result,
@@ -168,6 +168,7 @@ impl Context {
             aborting: AtomicBool::new(false),
             recording: Recording::default(),
             opened: Instant::now(),
+            ticks: TickClock::pick(),
         });
         let crew = Arc::new(Workers {
             core: Arc::downgrade(&core),

@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const SOON: u64 = 50_000;
 /// Times in a row.
 const USUAL: u32 = 3;
+/// Ticks of a clock between submitting and waiting for it, if nothing is done in between: some microseconds, whatever a tick
+/// is.
+const AT_ONCE: u64 = 6000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Habit {
@@ -47,5 +50,81 @@ impl Habit {
     /// Whether somebody will come soon for what is handed over.
     pub(crate) fn is_to_wait(&self) -> bool {
         self.soon.load(Ordering::Relaxed) == USUAL
+    }
+}
+
+/// Whether those who submit wait for it at once, each time before the next: then nobody gains by a worker that does it
+/// meanwhile, and it is run before they have their ticket.
+#[derive(Debug, Default)]
+pub(crate) struct Promptness {
+    /// How often in a row.
+    times: AtomicU32,
+    /// When the last was submitted, in ticks; zero once it was waited for.
+    submitted: AtomicU64,
+}
+
+impl Promptness {
+    /// Something was submitted.
+    #[inline]
+    pub(crate) fn submits(&self, now: impl FnOnce() -> u64) {
+        if self.submitted.load(Ordering::Relaxed) == 0 {
+            self.submitted.store(now().max(1), Ordering::Relaxed);
+        } else {
+            self.forget(); // the one before was not waited for
+        }
+    }
+
+    /// Somebody waits, however long it takes.
+    #[inline]
+    pub(crate) fn waits(&self, now: impl FnOnce() -> u64) {
+        let at = self.submitted.load(Ordering::Relaxed);
+        if at == 0 {
+            return;
+        }
+        self.submitted.store(0, Ordering::Relaxed);
+        if now().saturating_sub(at) >= AT_ONCE {
+            self.forget();
+        } else if !self.is_usual() {
+            self.times.store(self.times.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Somebody does something else than that.
+    #[inline]
+    pub(crate) fn forget(&self) {
+        if self.times.load(Ordering::Relaxed) != 0 {
+            self.times.store(0, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_usual(&self) -> bool {
+        self.times.load(Ordering::Relaxed) >= USUAL
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_at_once_again_and_again_is_prompt_until_it_does_not() {
+        let prompt = Promptness::default();
+        let turn = |pause: u64| {
+            prompt.submits(|| 100);
+            prompt.waits(|| 100 + pause);
+            prompt.is_usual()
+        };
+        let usual = || assert_eq!([turn(9), turn(9), turn(9)], [false, false, true]);
+        usual();
+        assert!(!turn(AT_ONCE), "it did something in between");
+        usual();
+        prompt.submits(|| 100);
+        assert!(prompt.is_usual());
+        prompt.submits(|| 100);
+        assert!(!prompt.is_usual(), "the first was not waited for");
+        prompt.waits(|| 100);
+        prompt.waits(|| unreachable!("for both at once"));
+        assert!(!prompt.is_usual());
     }
 }

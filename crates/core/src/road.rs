@@ -18,7 +18,7 @@ use std::{
 
 use crossbeam_utils::CachePadded;
 use millrace_ring::{
-    Slab,
+    Slab, TickClock,
     reply::{ReplyPool, ReplySender},
 };
 
@@ -76,6 +76,7 @@ pub(crate) struct Core {
     pub(crate) aborting: AtomicBool,
     pub(crate) recording: Recording,
     pub(crate) opened: Instant,
+    pub(crate) ticks: TickClock,
 }
 
 /// How commands are executed: one by one on our threads, or in batches on the device's own queue.
@@ -143,7 +144,8 @@ impl Core {
         loop {
             let Some(envelope) = stream.next(&mut lane) else {
                 // What comes next is left to whoever waits for it.
-                if !stream.habit.is_to_wait() && self.linger(&mut lane) {
+                let left = stream.habit.is_to_wait() || stream.prompt.is_usual();
+                if !left && self.linger(&mut lane) {
                     continue;
                 }
                 break;

@@ -18,7 +18,7 @@ use crate::{
     context::{Context, Handle},
     counts::Tally,
     events::Event,
-    habit::Habit,
+    habit::{Habit, Promptness},
     marker::Marker,
     profile::{Stamp, Track},
     road::{BRIEF, Core, Drive, Task, WAITING},
@@ -130,6 +130,8 @@ pub(crate) struct StreamInner {
     pub(crate) offered: AtomicBool,
     /// Whether callers come for what is left for them.
     pub(crate) habit: Habit,
+    /// Whether they wait at once for what they submit. Padded: they write it every time.
+    pub(crate) prompt: CachePadded<Promptness>,
     /// Whether the lane has a command in front of its ring.
     held: AtomicBool,
     /// Whether a ticket was ever cancelled. Before that, nobody has to look at a reply slot to know that its command
@@ -162,6 +164,7 @@ impl StreamInner {
             queued: AtomicBool::new(false),
             offered: AtomicBool::new(false),
             habit: Habit::default(),
+            prompt: CachePadded::default(),
             held: AtomicBool::new(false),
             cancelling: AtomicBool::new(false),
             track: OnceLock::new(),
@@ -283,6 +286,12 @@ impl StreamInner {
 
     pub(crate) fn take_error(&self) -> Option<Error> {
         self.unclaimed.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Somebody waits for a ticket, for as long as it takes.
+    #[inline]
+    pub(crate) fn waits(&self) {
+        self.prompt.waits(|| self.context.core.ticks.now());
     }
 
     /// What it waited for has happened.
@@ -475,15 +484,38 @@ impl Stream {
     /// ```
     #[inline]
     pub fn submit<R: Request>(&self, request: R) -> Result<Ticket<R::Answer>, Box<Rejected>> {
-        let (envelope, ticket) = self.prepare(request.into(), None)?;
+        let (mut envelope, ticket) = self.prepare(request.into(), None)?;
+        if self.inner.prompt.is_usual() {
+            match self.run_at_once(envelope) {
+                None => return Ok(ticket),
+                Some(left) => envelope = left,
+            }
+        }
         match self.inner.ring.try_send(envelope) {
             Ok(()) => {
                 self.inner.submitted();
+                if let Drive::Direct(_) = self.inner.context.core.drive {
+                    self.inner.prompt.submits(|| self.inner.context.core.ticks.now());
+                }
                 Ok(ticket)
             }
             Err(TrySendError::Full(envelope)) => self.submit_slowly(envelope, ticket),
             Err(TrySendError::Closed(envelope)) => Err(rejected(self.closed(), envelope)),
         }
+    }
+
+    /// Runs a brief command and answers it, if the stream is idle, or gives it back: for one who will wait for it at once.
+    #[inline(never)]
+    fn run_at_once(&self, envelope: Envelope) -> Option<Envelope> {
+        let Envelope { command, reply, deadline, stamp } = envelope;
+        let (mut command, mut result) = (Some(command), Ok(Output::Done));
+        self.run_here((&mut command, &mut result));
+        if let Some(command) = command {
+            return Some(Envelope { command, reply, deadline, stamp });
+        }
+        let _ = reply.send(result); // the ticket is still here
+        self.inner.prompt.submits(|| self.inner.context.core.ticks.now());
+        None
     }
 
     #[cold]

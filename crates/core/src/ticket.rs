@@ -74,6 +74,7 @@ impl<T: Answer> Ticket<T> {
         match self.deadline {
             Some(deadline) => self.wait_until(deadline),
             None => {
+                self.stream.waits();
                 if let Some(result) = self.try_wait() {
                     return result;
                 }
@@ -117,6 +118,7 @@ impl<T: Answer> Ticket<T> {
     /// ```
     pub fn wait_until(&mut self, deadline: Instant) -> Result<T> {
         let deadline = self.deadline.map_or(deadline, |own| own.min(deadline));
+        self.stream.prompt.forget(); // who has a deadline cannot run a kernel that may hang
         if let Some(result) = self.try_wait().or_else(|| self.drive(Some(deadline))) {
             return result;
         }
@@ -211,6 +213,7 @@ impl<T: Answer> Future for Ticket<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
+        this.stream.prompt.forget(); // nor is a task to be held up
         if let Poll::Ready(received) = Pin::new(&mut this.reply).poll(cx) {
             this.alarm = None;
             return Poll::Ready(this.settle(received));

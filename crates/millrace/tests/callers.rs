@@ -247,3 +247,58 @@ fn nothing_is_forgotten_however_callers_come_and_go() {
     streams.iter().for_each(|stream| stream.synchronize().unwrap());
     assert_eq!(total.load(Ordering::Relaxed), 3 * EACH);
 }
+
+/// Where the first byte of a buffer is written by what `submit` hands over.
+fn written_on(buffer: &Buffer, submit: impl FnOnce(millrace::Write)) -> ThreadId {
+    let ran_on = Arc::new(Mutex::new(None));
+    submit(buffer.write(0, Bytes::from_owner(Tracer(ran_on.clone()))));
+    eventually("it ran", || ran_on.lock().unwrap().is_some());
+    let thread = ran_on.lock().unwrap().take();
+    thread.unwrap()
+}
+
+#[test]
+fn one_who_submits_and_waits_at_once_again_and_again_runs_it_itself() {
+    if is_queued() {
+        return;
+    }
+    let device = workers(1);
+    let (stream, buffer) = (device.stream().unwrap(), device.allocate(5).unwrap());
+    let here = thread::current().id();
+    let waited = || written_on(&buffer, |write| stream.submit(write).unwrap().wait().unwrap());
+    eventually("it is run here", || waited() == here);
+    let left = || written_on(&buffer, |write| drop(stream.submit(write).unwrap()));
+    left();
+    eventually("one who does not wait does not", || left() != here);
+
+    eventually("it is run here again", || waited() == here);
+    let timed =
+        || written_on(&buffer, |write| stream.submit(write).unwrap().wait_for(Duration::from_secs(10)).unwrap());
+    timed();
+    assert_ne!(timed(), here, "one with a deadline could not come back from what hangs");
+
+    eventually("it is run here again", || waited() == here);
+    let awaited = || written_on(&buffer, |write| pollster::block_on(stream.submit(write).unwrap()).unwrap());
+    awaited();
+    assert_ne!(awaited(), here, "nor could a task");
+}
+
+#[test]
+fn an_error_of_what_was_run_before_its_ticket_was_had_is_not_lost() {
+    let device = cpu();
+    let (stream, fails) = (device.stream().unwrap(), AtomicBool::new(false));
+    let fails = Arc::new(fails);
+    let inside = fails.clone();
+    let probe = kernel(&device, move || assert!(!inside.load(Ordering::Relaxed), "as it should"));
+    for _ in 0..20 {
+        stream.submit(probe.launch()).unwrap().wait().unwrap();
+    }
+    fails.store(true, Ordering::Relaxed);
+    assert_eq!(stream.submit(probe.launch()).unwrap().wait(), Err(Error::Panicked("as it should".into())));
+    assert!(stream.synchronize().is_ok(), "who waits has heard of it");
+    for _ in 0..20 {
+        let _ = stream.submit(probe.launch()).unwrap().wait();
+    }
+    drop(stream.submit(probe.launch()).unwrap());
+    assert_eq!(stream.synchronize(), Err(Error::Panicked("as it should".into())));
+}
