@@ -23,7 +23,7 @@ use crate::{
     drops::drop_all,
     error::{CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
-    poll::{Pace, Polling},
+    poll::{self, Pace, Polling},
     prefetch::{self, AHEAD},
     sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell},
     wait::{self, Inlet, Outlet, Receiving, Refused, Sending, WaitSet},
@@ -492,14 +492,14 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// About how many messages wait, up to `most`: every few it looks into their slots, which it will read anyway, while a look
+    /// About how many messages wait, up to some: every few it looks into their slots, which it will read anyway, while a look
     /// at `tail` would keep those from sending who have to change it.
-    fn sent(&self, most: usize) -> usize {
+    fn sent(&self) -> usize {
         let is_filled = |behind: &usize| {
             let position = self.ring.ahead(self.head, *behind).0;
             self.ring.slot(position).stamp.load(Ordering::Relaxed) == position + 1
         };
-        let steps = (SOME - 1..most.min(self.ring.capacity())).step_by(SOME);
+        let steps = (SOME - 1..(2 * poll::ENOUGH as usize).min(self.ring.capacity())).step_by(SOME);
         steps.take_while(is_filled).count() * SOME
     }
 
@@ -631,8 +631,8 @@ impl<T: Send> Receiver<T> {
     /// # Ok::<(), millrace_ring::CapacityError>(())
     /// ```
     pub fn give_head_start(&mut self) {
-        let batch = self.pace.caught_up();
-        Polling::begin().after(batch, || self.sent(batch as usize));
+        let start = self.pace.caught_up();
+        Polling::begin().after(start, &self.ring.shared.for_message.stride, || self.sent());
     }
 
     /// Closes the ring: nothing more can be sent, what was sent can still be received.
@@ -707,8 +707,8 @@ impl<T: Send> Outlet for &mut Receiver<T> {
         &mut self.pace
     }
 
-    fn waiting(&self, most: u32) -> usize {
-        self.sent(most as usize)
+    fn waiting(&self) -> usize {
+        self.sent()
     }
 }
 

@@ -11,7 +11,10 @@
 //! caught up with a busy sender gives it a head start ([`Pace`]): a moment in which a batch builds up makes each message of
 //! it several times cheaper. A sender that found the ring full does the same for the receiver.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
 
 /// About what a wake-up costs, and so how long a waiter polls before it sleeps.
 pub(crate) const WAKE_UP: Duration = Duration::from_micros(50);
@@ -230,9 +233,12 @@ impl Polling {
 
     /// Leaves the other end alone before the first look: until it has got on by so many messages, or stops, or takes too long
     /// for them. `done` says how many it has done.
-    pub(crate) fn after(self, messages: u32, done: impl Fn() -> usize) -> Self {
+    pub(crate) fn after(self, start: HeadStart, stride: &Stride, done: impl Fn() -> usize) -> Self {
         if self.pauses.is_some_and(|pauses| pauses > 0) {
-            leave_alone(messages, done);
+            match start {
+                HeadStart::For(messages) => leave_alone(messages, stride.each(), done),
+                HeadStart::Try => stride.measure(done),
+            }
         }
         self
     }
@@ -280,12 +286,68 @@ impl Polling {
         Self
     }
 
-    pub(crate) fn after(self, _: u32, _: impl Fn() -> usize) -> Self {
+    pub(crate) fn after(self, _: HeadStart, _: &Stride, _: impl Fn() -> usize) -> Self {
         self
     }
 
     pub(crate) fn poll<R>(self, _: Option<Instant>, _: bool, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
         attempt()
+    }
+}
+
+/// For how long an end leaves the other one alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeadStart {
+    /// Until it is so many messages further.
+    For(u32),
+    /// For long enough to see how fast it is.
+    Try,
+}
+
+/// What the other end of a ring needs for a message, if it is left alone. It depends on how far apart their cores are, which
+/// is up to the system and may change, so now and then it is measured.
+#[derive(Debug)]
+pub(crate) struct Stride {
+    /// In nanoseconds. A hint, so models need not know of it.
+    each: AtomicU32,
+    waits: AtomicU32,
+}
+
+impl Default for Stride {
+    fn default() -> Self {
+        Self { each: AtomicU32::new(EACH), waits: AtomicU32::new(0) }
+    }
+}
+
+impl Stride {
+    /// How long a sender that found a ring of this capacity full leaves its receiver alone.
+    pub(crate) fn for_room(&self, capacity: usize) -> HeadStart {
+        let waits = self.waits.load(Ordering::Relaxed);
+        self.waits.store(waits.wrapping_add(1), Ordering::Relaxed);
+        if waits % TRY_SENDING_EVERY == TRY_SENDING_EVERY - 1 {
+            HeadStart::Try
+        } else {
+            HeadStart::For(ENOUGH.min(capacity as u32 / 2))
+        }
+    }
+
+    #[cfg(not(loom))]
+    fn each(&self) -> Duration {
+        Duration::from_nanos(u64::from(self.each.load(Ordering::Relaxed)))
+    }
+
+    #[cfg(not(loom))]
+    fn measure(&self, done: impl Fn() -> usize) {
+        pause::pause_for(TRY / 2);
+        let before = done();
+        if before == 0 {
+            return; // nobody sends
+        }
+        pause::pause_for(TRY / 2);
+        let more = done().saturating_sub(before) as u32;
+        if more > 0 {
+            self.each.store((TRY.as_nanos() as u32 / 2 / more).clamp(EACH, FAR), Ordering::Relaxed);
+        } // else a batch has ended, and how fast it was cannot be said
     }
 }
 
@@ -304,22 +366,27 @@ pub(crate) struct Pace {
     empty: u32,
 }
 
-/// How long one end leaves the other alone for each message of a batch, at most.
+/// How many nanoseconds one end leaves the other alone for each message of a batch: at first and at least, and at most.
+const EACH: u32 = 20;
 #[cfg(not(loom))]
-const EACH: Duration = Duration::from_nanos(20);
+const FAR: u32 = 200;
 /// Meanwhile it looks after every so many whether the other one still gets on: more often, and the line that says so would
 /// go back and forth; more rarely, and the end of a batch is waited for in vain.
 #[cfg(not(loom))]
 const STRETCH: u32 = 8;
 /// Messages of a batch that is worth waiting for.
-const ENOUGH: u32 = 32;
+pub(crate) const ENOUGH: u32 = 32;
 /// Fewer than this in one go are no batch.
 const BATCH: u32 = 8;
 /// So many in one go are a stream that will go on for a while.
 const LOOK_EVERY: u32 = 16;
 /// One in so many waits is a try: rare enough not to show in a 99th percentile.
 const TRY_EVERY: u32 = 256;
-const TRY: u32 = 25;
+/// The same for senders, which do not chase a receiver one by one.
+const TRY_SENDING_EVERY: u32 = 64;
+/// How long a try takes.
+#[cfg(not(loom))]
+const TRY: Duration = Duration::from_micros(1);
 
 impl Pace {
     #[inline(always)]
@@ -333,33 +400,28 @@ impl Pace {
         self.run % LOOK_EVERY == LOOK_EVERY - 1
     }
 
-    /// The ring is empty: for how many messages to leave the senders alone.
-    pub(crate) fn caught_up(&mut self) -> u32 {
+    /// The ring is empty: for how long to leave the senders alone.
+    pub(crate) fn caught_up(&mut self) -> HeadStart {
         self.batch = self.run.max(self.batch / 2 + self.run / 2);
         self.run = 0;
         self.empty = self.empty.wrapping_add(1);
         if self.empty % TRY_EVERY == 1 {
-            TRY
+            HeadStart::Try
         } else if self.batch >= BATCH {
-            self.batch.min(ENOUGH)
+            HeadStart::For(self.batch.min(ENOUGH))
         } else {
-            0
+            HeadStart::For(0)
         }
     }
 }
 
-/// For how many messages a sender that found a ring of this capacity full leaves its receiver alone.
-pub(crate) fn enough_room(capacity: usize) -> u32 {
-    ENOUGH.min(capacity as u32 / 2)
-}
-
 /// See [`Polling::after`].
 #[cfg(not(loom))]
-fn leave_alone(messages: u32, done: impl Fn() -> usize) {
+fn leave_alone(messages: u32, each: Duration, done: impl Fn() -> usize) {
     let (mut left, mut before) = (messages, 0);
     while left > 0 {
         let stretch = left.min(STRETCH);
-        pause::pause_for(EACH * stretch);
+        pause::pause_for(each * stretch);
         left -= stretch;
         let now = done();
         if now == before || now >= messages as usize {
@@ -386,8 +448,8 @@ pub fn poll_while_worthwhile<R>(attempt: impl FnMut() -> Option<R>) -> Option<R>
 mod tests {
     use super::*;
 
-    /// For how many messages a receiver waits after each of so many batches.
-    fn waits(pace: &mut Pace, batch: u32, times: usize) -> Vec<u32> {
+    /// How a receiver waits after each of so many batches.
+    fn waits(pace: &mut Pace, batch: u32, times: usize) -> Vec<HeadStart> {
         let mut wait = || {
             (0..batch).for_each(|_| pace.received());
             pace.caught_up()
@@ -398,21 +460,23 @@ mod tests {
     #[test]
     fn a_receiver_waits_as_long_as_the_batches_that_come() {
         let mut pace = Pace::default();
-        pace.caught_up(); // the first one is a try
-        assert!(waits(&mut pace, 1, 200).iter().all(|wait| *wait == 0), "one at a time is taken at once");
-        assert!(waits(&mut pace, 10, 40).iter().all(|wait| *wait == 10));
-        assert_eq!(waits(&mut pace, 1000, 1), [ENOUGH], "no more than a batch that is worth it");
+        assert_eq!(pace.caught_up(), HeadStart::Try, "the first time");
+        let all = |waits: Vec<HeadStart>, messages| waits.iter().all(|wait| *wait == HeadStart::For(messages));
+        assert!(all(waits(&mut pace, 1, 200), 0), "one at a time is taken at once");
+        assert!(all(waits(&mut pace, 10, 40), 10));
+        assert!(all(waits(&mut pace, 1000, 1), ENOUGH), "no more than a batch that is worth it");
         let after = waits(&mut pace, 1, 12);
-        assert!(after[0] > 0 && after[11] == 0, "a stream that ended is forgotten soon: {after:?}");
+        assert!(after[0] != HeadStart::For(0) && after[11] == HeadStart::For(0), "it is forgotten soon: {after:?}");
     }
 
     #[test]
     fn who_has_stopped_is_not_waited_for() {
         look_for_cores();
         let looks = std::cell::Cell::new(0);
+        let each = Stride::default().each();
         let after = |stops: usize| {
             looks.set(0);
-            leave_alone(ENOUGH, || {
+            leave_alone(ENOUGH, each, || {
                 looks.set(looks.get() + 1);
                 looks.get().min(stops)
             });
@@ -421,7 +485,7 @@ mod tests {
         assert_eq!([after(0), after(1), after(3)], [1, 2, 4], "one look more than there was anything to see");
         assert_eq!(after(100), ENOUGH.div_ceil(STRETCH) as usize, "nor one that is too slow");
         looks.set(0);
-        leave_alone(ENOUGH, || {
+        leave_alone(ENOUGH, each, || {
             looks.set(looks.get() + 1);
             ENOUGH as usize
         });
@@ -431,8 +495,32 @@ mod tests {
     #[test]
     fn one_wait_in_many_is_a_try() {
         let mut pace = Pace::default();
-        let tries = waits(&mut pace, 1, 4 * TRY_EVERY as usize).iter().filter(|wait| **wait > 0).count();
-        assert_eq!(tries, 4);
+        let is_try = |wait: &&HeadStart| **wait == HeadStart::Try;
+        assert_eq!(waits(&mut pace, 1, 4 * TRY_EVERY as usize).iter().filter(is_try).count(), 4);
+        let stride = Stride::default();
+        let sending: Vec<_> = (0..4 * TRY_SENDING_EVERY).map(|_| stride.for_room(128)).collect();
+        assert_eq!(sending.iter().filter(is_try).count(), 4);
+        assert_eq!(sending[0], HeadStart::For(ENOUGH));
+        assert_eq!(stride.for_room(8), HeadStart::For(4), "never for more than half of the ring");
+    }
+
+    #[test]
+    fn the_time_for_a_message_is_that_which_it_takes() {
+        look_for_cores();
+        let stride = Stride::default();
+        let each = |before: usize, after: usize| {
+            let looks = std::cell::Cell::new([after, before].to_vec());
+            stride.measure(|| {
+                let mut left = looks.take();
+                let look = left.pop().unwrap_or(0);
+                looks.set(left);
+                look
+            });
+            stride.each().as_nanos()
+        };
+        assert_eq!(each(5, 10), 100);
+        assert_eq!([each(0, 10), each(10, 10)], [100, 100], "none that is under way");
+        assert_eq!([each(40, 90), each(1, 2)], [EACH.into(), FAR.into()]);
     }
 
     #[test]

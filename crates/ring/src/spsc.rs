@@ -597,7 +597,7 @@ impl<T: Send> Outlet for &mut Receiver<T> {
         &mut self.pace
     }
 
-    fn waiting(&self, _: u32) -> usize {
+    fn waiting(&self) -> usize {
         self.ring.tail.load(Ordering::Relaxed).wrapping_sub(self.head)
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use crate::{
     error::{RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
-    poll::{self, Pace, Polling},
+    poll::{self, Pace, Polling, Stride},
     sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock},
 };
 
@@ -48,6 +48,8 @@ pub(crate) struct WaitSet {
     /// hint, so models need not know of it.
     slow: AtomicU32,
     sleepers: Mutex<Sleepers>,
+    /// How long those who wait leave the other end alone first.
+    pub(crate) stride: Stride,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +69,7 @@ impl WaitSet {
             long: AtomicBool::new(false),
             slow: AtomicU32::new(0),
             sleepers: Mutex::new(Sleepers::default()),
+            stride: Stride::default(),
         }
     }
 
@@ -354,8 +357,8 @@ pub(crate) trait Outlet {
     fn take<R>(&mut self, wrap: impl FnOnce(Self::Message) -> R) -> R;
     fn sleepers(&self) -> &WaitSet;
     fn pace(&mut self) -> &mut Pace;
-    /// About how many messages were sent and not received; more than `most` need not be counted.
-    fn waiting(&self, most: u32) -> usize;
+    /// About how many messages were sent and not received; more than a head start is for need not be counted.
+    fn waiting(&self) -> usize;
 }
 
 /// Sends if there is room.
@@ -407,10 +410,11 @@ fn send_slowly<I: Inlet>(
     let mut key = None;
     // Whether it was a wake-up that led to the end of the wait.
     let mut used = false;
-    let enough = poll::enough_room(inlet.capacity());
     let briefly = inlet.sleepers().is_to_sleep();
     let start = Instant::now();
-    let polled = Polling::begin().after(enough, || inlet.room()).poll(deadline, briefly, || attempt(inlet, kept));
+    let stride = &inlet.sleepers().stride;
+    let polling = Polling::begin().after(stride.for_room(inlet.capacity()), stride, || inlet.room());
+    let polled = polling.poll(deadline, briefly, || attempt(inlet, kept));
     if polled.is_some() && !briefly {
         inlet.sleepers().polled(start.elapsed(), inlet.room() + 1, inlet.capacity());
     }
@@ -481,8 +485,8 @@ fn wait_for_message<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Res
         }
     }
     let mut key = None;
-    let batch = outlet.pace().caught_up();
-    let polling = Polling::begin().after(batch, || outlet.waiting(batch));
+    let start = outlet.pace().caught_up();
+    let polling = Polling::begin().after(start, &outlet.sleepers().stride, || outlet.waiting());
     let found = polling.poll(deadline, false, || look(outlet)).or_else(|| {
         let found = sleep_until(deadline, None, |waker| {
             if let Some(waker) = waker {
