@@ -219,6 +219,7 @@ mod pauses {
 
 /// A wait that begins: whether it is worth polling, and for how many pauses before the first yield.
 #[cfg(not(loom))]
+#[derive(Clone, Copy)]
 pub(crate) struct Polling {
     /// None if one look has to do.
     pauses: Option<u32>,
@@ -231,16 +232,15 @@ impl Polling {
         Self { pauses }
     }
 
-    /// Leaves the other end alone before the first look: until it has got on by so many messages, or stops, or takes too long
-    /// for them. `done` says how many it has done.
-    pub(crate) fn after(self, start: HeadStart, stride: &Stride, done: impl Fn() -> usize) -> Self {
+    /// Leaves the other end alone: until it has got on by so many messages, or stops, or takes too long for them. `done` says
+    /// how many it has done.
+    pub(crate) fn give_head_start(self, start: HeadStart, stride: &Stride, done: impl Fn() -> usize) {
         if self.pauses.is_some_and(|pauses| pauses > 0) {
             match start {
                 HeadStart::For(messages) => leave_alone(messages, stride.each(), done),
                 HeadStart::Try => stride.measure(done),
             }
         }
-        self
     }
 
     /// Polls until `attempt` succeeds, the deadline passes, or it is no longer worth it. `briefly` leaves out the yielding.
@@ -278,6 +278,7 @@ impl Polling {
 
 /// Models look once.
 #[cfg(loom)]
+#[derive(Clone, Copy)]
 pub(crate) struct Polling;
 
 #[cfg(loom)]
@@ -286,9 +287,7 @@ impl Polling {
         Self
     }
 
-    pub(crate) fn after(self, _: HeadStart, _: &Stride, _: impl Fn() -> usize) -> Self {
-        self
-    }
+    pub(crate) fn give_head_start(self, _: HeadStart, _: &Stride, _: impl Fn() -> usize) {}
 
     pub(crate) fn poll<R>(self, _: Option<Instant>, _: bool, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
         attempt()
@@ -345,9 +344,10 @@ impl Stride {
         }
         pause::pause_for(TRY / 2);
         let more = done().saturating_sub(before) as u32;
-        if more > 0 {
-            self.each.store((TRY.as_nanos() as u32 / 2 / more).clamp(EACH, FAR), Ordering::Relaxed);
-        } // else a batch has ended, and how fast it was cannot be said
+        // If there are none, a batch has ended, and how fast it was cannot be said.
+        if let Some(each) = (TRY.as_nanos() as u32 / 2).checked_div(more) {
+            self.each.store(each.clamp(EACH, FAR), Ordering::Relaxed);
+        }
     }
 }
 

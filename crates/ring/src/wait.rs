@@ -413,7 +413,8 @@ fn send_slowly<I: Inlet>(
     let briefly = inlet.sleepers().is_to_sleep();
     let start = Instant::now();
     let stride = &inlet.sleepers().stride;
-    let polling = Polling::begin().after(stride.for_room(inlet.capacity()), stride, || inlet.room());
+    let polling = Polling::begin();
+    polling.give_head_start(stride.for_room(inlet.capacity()), stride, || inlet.room());
     let polled = polling.poll(deadline, briefly, || attempt(inlet, kept));
     if polled.is_some() && !briefly {
         inlet.sleepers().polled(start.elapsed(), inlet.room() + 1, inlet.capacity());
@@ -486,8 +487,13 @@ fn wait_for_message<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Res
     }
     let mut key = None;
     let start = outlet.pace().caught_up();
-    let polling = Polling::begin().after(start, &outlet.sleepers().stride, || outlet.waiting());
-    let found = polling.poll(deadline, false, || look(outlet)).or_else(|| {
+    let polling = Polling::begin();
+    let found = polling.poll(deadline, false, || look(outlet));
+    if let Some(Ok(())) = found {
+        // Who begins a batch while it is looked at has not stopped, as one who has not begun seems to have.
+        polling.give_head_start(start, &outlet.sleepers().stride, || outlet.waiting());
+    }
+    let found = found.or_else(|| {
         let found = sleep_until(deadline, None, |waker| {
             if let Some(waker) = waker {
                 outlet.sleepers().register(&mut key, waker, PATIENT);
