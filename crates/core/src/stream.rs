@@ -471,7 +471,8 @@ impl Stream {
     }
 
     /// Submits, blocking while the queue is full; gives up with the command in hand when nothing moves for the
-    /// device's timeout.
+    /// device's timeout. For one who has waited at once for each of its last submissions, a brief command of an idle stream
+    /// runs right here.
     ///
     /// ```
     /// # let device = millrace::runtime().open("cpu")?;
