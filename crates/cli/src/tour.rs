@@ -207,18 +207,17 @@ fn latencies(device: &Device) -> Result<Vec<(&'static str, f64)>, Error> {
         }
         spent.as_nanos() as f64 / f64::from(submitted)
     }));
-    rows.push(("submit and wait, device awake", median(5000, 1, || stream.submit(Synchronize)?.wait())?));
-    rows.push(("submit and wait, device asleep", {
+    let add = || kernel.launch().bind(&small).bind(&other).params(&2f32).over(256, 256);
+    rows.push(("submit a kernel and wait, device awake", median(5000, 1, || stream.submit(add())?.wait())?));
+    rows.push(("submit a kernel and wait, device asleep", {
         let asleep = || std::thread::sleep(Duration::from_millis(1));
-        median_after(asleep, 50, 1, || stream.submit(Synchronize)?.wait())?
+        median_after(asleep, 50, 1, || stream.submit(add())?.wait())?
     }));
     rows.push(("write 1 KiB and wait", median(200, 100, || stream.run(small.write(0, payload.clone())))?));
     rows.push((
         "read 1 KiB (a view)",
         median(200, 100, || stream.run(small.read(..)).map(|view| drop(black_box(view))))?,
     ));
-    let add = || kernel.launch().bind(&small).bind(&other).params(&2f32).over(256, 256);
-    stream.submit(add())?.wait()?;
     rows.push(("kernel on 256 numbers and wait", median(200, 100, || stream.run(add()))?));
     rows.push(("allocate and free 1 MiB", median(200, 100, || device.allocate(1 << 20).map(|b| drop(black_box(b))))?));
     Ok(rows)

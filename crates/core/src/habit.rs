@@ -54,7 +54,8 @@ impl Habit {
 }
 
 /// Whether those who submit wait for it at once, each time before the next: then nobody gains by a worker that does it
-/// meanwhile, and it is run before they have their ticket.
+/// meanwhile, and it is run before they have their ticket. Launches are not counted, and end it: a kernel is foreign code, and
+/// may wait for what its submitter is about to do.
 #[derive(Debug, Default)]
 pub(crate) struct Promptness {
     /// How often in a row.
@@ -101,6 +102,12 @@ impl Promptness {
     pub(crate) fn is_usual(&self) -> bool {
         self.times.load(Ordering::Relaxed) >= USUAL
     }
+
+    /// Whether it is usual, and was so the last time.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.is_usual() && self.submitted.load(Ordering::Relaxed) == 0
+    }
 }
 
 #[cfg(test)]
@@ -119,8 +126,9 @@ mod tests {
         usual();
         assert!(!turn(AT_ONCE), "it did something in between");
         usual();
+        assert!(prompt.is_due());
         prompt.submits(|| 100);
-        assert!(prompt.is_usual());
+        assert!(prompt.is_usual() && !prompt.is_due(), "this one was not waited for yet");
         prompt.submits(|| 100);
         assert!(!prompt.is_usual(), "the first was not waited for");
         prompt.waits(|| 100);

@@ -472,7 +472,7 @@ impl Stream {
 
     /// Submits, blocking while the queue is full; gives up with the command in hand when nothing moves for the
     /// device's timeout. For one who has waited at once for each of its last submissions, a brief command of an idle stream
-    /// runs right here.
+    /// that is no launch runs right here.
     ///
     /// ```
     /// # let device = millrace::runtime().open("cpu")?;
@@ -486,7 +486,12 @@ impl Stream {
     #[inline]
     pub fn submit<R: Request>(&self, request: R) -> Result<Ticket<R::Answer>, Box<Rejected>> {
         let (mut envelope, ticket) = self.prepare(request.into(), None)?;
-        if self.inner.prompt.is_usual() {
+        let core = &self.inner.context.core;
+        // A kernel may need what its submitter has in hand, or does next.
+        let launches = matches!(envelope.command, Command::Launch(_));
+        if launches {
+            self.inner.prompt.forget();
+        } else if self.inner.prompt.is_due() {
             match self.run_at_once(envelope) {
                 None => return Ok(ticket),
                 Some(left) => envelope = left,
@@ -495,8 +500,8 @@ impl Stream {
         match self.inner.ring.try_send(envelope) {
             Ok(()) => {
                 self.inner.submitted();
-                if let Drive::Direct(_) = self.inner.context.core.drive {
-                    self.inner.prompt.submits(|| self.inner.context.core.ticks.now());
+                if let (Drive::Direct(_), false) = (&core.drive, launches) {
+                    self.inner.prompt.submits(|| core.ticks.now());
                 }
                 Ok(ticket)
             }

@@ -4,7 +4,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -26,6 +26,8 @@ const MUCH: Duration = Duration::from_millis(2);
 /// From here on a dispatch is large for a software driver, which then needs all processors itself.
 const LARGE: Duration = Duration::from_micros(200);
 
+/// One in so many waits for dispatches that are not much larger is awake all the same.
+const TRY_EVERY: u32 = 16;
 /// A driver that makes code of a kernel with its first dispatch is given so long before the wait sleeps.
 const FIRST: Duration = Duration::from_millis(20);
 
@@ -50,11 +52,14 @@ pub(crate) struct Pace {
     nanos: AtomicU64,
     /// From here on a wait for a dispatch is better asleep.
     large: Duration,
+    /// Waits that began with sleeping.
+    slept: AtomicU32,
 }
 
 impl Pace {
     pub(crate) fn new(software: bool) -> Self {
-        Self { nanos: AtomicU64::new(0), large: if software { LARGE } else { MUCH } }
+        let large = if software { LARGE } else { MUCH };
+        Self { nanos: AtomicU64::new(0), large, slept: AtomicU32::new(0) }
     }
 
     /// How long a batch should be waited for without sleeping.
@@ -64,7 +69,11 @@ impl Pace {
         }
         let each = Duration::from_nanos(self.nanos.load(Ordering::Relaxed));
         let expected = each * work.dispatches;
-        if each < self.large && expected < MUCH { MUCH + 3 * expected } else { Duration::ZERO }
+        let small = work.dispatches == 0 || each < self.large && expected < MUCH;
+        // Those that are just large are slower because of the sleep, and would stay so.
+        let doubtful =
+            || each < 4 * self.large && self.slept.fetch_add(1, Ordering::Relaxed) % TRY_EVERY == TRY_EVERY - 1;
+        if small || doubtful() { MUCH + 3 * expected.min(MUCH) } else { Duration::ZERO }
     }
 
     /// A batch was seen to end after so long.
@@ -212,6 +221,11 @@ mod tests {
         assert!(pace.wakeful(Work { first: true, ..one }) > MUCH, "not yet");
         pace.took(Duration::from_micros(1), none); // transfers say nothing of dispatches
         assert_eq!(pace.wakeful(one), Duration::ZERO);
+        assert!(pace.wakeful(none) >= MUCH, "nor dispatches of transfers");
+        let tries = (0..4 * TRY_EVERY).filter(|_| !pace.wakeful(one).is_zero()).count();
+        assert_eq!(tries, 4, "it may have been the sleep that took so long");
+        (0..100).for_each(|_| pace.took(Duration::from_millis(5), one));
+        assert!((0..4 * TRY_EVERY).all(|_| pace.wakeful(one).is_zero()), "not that long");
         let hardware = Pace::new(false);
         (0..100).for_each(|_| hardware.took(Duration::from_micros(500), one));
         assert!(hardware.wakeful(one) > MUCH, "it has processors of its own");

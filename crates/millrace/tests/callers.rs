@@ -248,57 +248,79 @@ fn nothing_is_forgotten_however_callers_come_and_go() {
     assert_eq!(total.load(Ordering::Relaxed), 3 * EACH);
 }
 
-/// Where the first byte of a buffer is written by what `submit` hands over.
-fn written_on(buffer: &Buffer, submit: impl FnOnce(millrace::Write)) -> ThreadId {
+/// Submits a write and says whether it has run here before its ticket was had; `then` is what is done with the ticket.
+fn runs_in_submit(stream: &Stream, buffer: &Buffer, then: impl FnOnce(Ticket<()>)) -> bool {
     let ran_on = Arc::new(Mutex::new(None));
-    submit(buffer.write(0, Bytes::from_owner(Tracer(ran_on.clone()))));
+    let ticket = stream.submit(buffer.write(0, Bytes::from_owner(Tracer(ran_on.clone())))).unwrap();
+    let before = *ran_on.lock().unwrap() == Some(thread::current().id());
+    then(ticket);
     eventually("it ran", || ran_on.lock().unwrap().is_some());
-    let thread = ran_on.lock().unwrap().take();
-    thread.unwrap()
+    before
 }
 
 #[test]
-fn one_who_submits_and_waits_at_once_again_and_again_runs_it_itself() {
+fn what_is_submitted_and_waited_for_at_once_again_and_again_runs_before_its_ticket_is_had() {
     if is_queued() {
         return;
     }
     let device = workers(1);
     let (stream, buffer) = (device.stream().unwrap(), device.allocate(5).unwrap());
-    let here = thread::current().id();
-    let waited = || written_on(&buffer, |write| stream.submit(write).unwrap().wait().unwrap());
-    eventually("it is run here", || waited() == here);
-    let left = || written_on(&buffer, |write| drop(stream.submit(write).unwrap()));
-    left();
-    eventually("one who does not wait does not", || left() != here);
+    let waits = || runs_in_submit(&stream, &buffer, |ticket| ticket.wait().unwrap());
+    let get_used_to_it = || eventually("it is run at once", waits);
+    get_used_to_it();
 
-    eventually("it is run here again", || waited() == here);
-    let timed =
-        || written_on(&buffer, |write| stream.submit(write).unwrap().wait_for(Duration::from_secs(10)).unwrap());
-    timed();
-    assert_ne!(timed(), here, "one with a deadline could not come back from what hangs");
-
-    eventually("it is run here again", || waited() == here);
-    let awaited = || written_on(&buffer, |write| pollster::block_on(stream.submit(write).unwrap()).unwrap());
-    awaited();
-    assert_ne!(awaited(), here, "nor could a task");
+    let leaves = || runs_in_submit(&stream, &buffer, drop);
+    leaves();
+    assert!(!leaves(), "one who does not wait does not run it");
+    get_used_to_it();
+    let has_a_deadline = || {
+        runs_in_submit(&stream, &buffer, |mut ticket| ticket.wait_for(Duration::from_secs(10)).unwrap());
+    };
+    has_a_deadline();
+    assert!(!waits(), "nor one with a deadline");
+    get_used_to_it();
+    runs_in_submit(&stream, &buffer, |ticket| pollster::block_on(ticket).unwrap());
+    assert!(!waits(), "nor a task");
+    get_used_to_it();
+    runs_in_submit(&stream, &buffer, |ticket| {
+        thread::sleep(Duration::from_millis(1));
+        ticket.wait().unwrap();
+    });
+    assert!(!waits(), "nor one who does something else before");
 }
 
 #[test]
-fn an_error_of_what_was_run_before_its_ticket_was_had_is_not_lost() {
+fn a_kernel_never_runs_before_its_ticket_is_had() {
+    let device = workers(1);
+    let stream = device.stream().unwrap();
+    let kept = Arc::new(Mutex::new(()));
+    let needs = kept.clone();
+    let kernel = kernel(&device, move || drop(needs.lock().unwrap()));
+    for _ in 0..50 {
+        let in_hand = kept.lock().unwrap();
+        let ticket = stream.submit(kernel.launch()).unwrap();
+        drop(in_hand);
+        ticket.wait().unwrap();
+        stream.submit(Synchronize).unwrap().wait().unwrap();
+    }
+}
+
+#[test]
+fn an_error_of_what_ran_before_its_ticket_was_had_is_not_lost() {
     let device = cpu();
-    let (stream, fails) = (device.stream().unwrap(), AtomicBool::new(false));
-    let fails = Arc::new(fails);
+    let (stream, fails) = (device.stream().unwrap(), Arc::new(AtomicBool::new(false)));
     let inside = fails.clone();
     let probe = kernel(&device, move || assert!(!inside.load(Ordering::Relaxed), "as it should"));
-    for _ in 0..20 {
-        stream.submit(probe.launch()).unwrap().wait().unwrap();
-    }
+    let wait_at_once = || (0..20).for_each(|_| stream.submit(Synchronize).unwrap().wait().unwrap());
+    wait_at_once();
     fails.store(true, Ordering::Relaxed);
-    assert_eq!(stream.submit(probe.launch()).unwrap().wait(), Err(Error::Panicked("as it should".into())));
-    assert!(stream.synchronize().is_ok(), "who waits has heard of it");
-    for _ in 0..20 {
-        let _ = stream.submit(probe.launch()).unwrap().wait();
-    }
     drop(stream.submit(probe.launch()).unwrap());
-    assert_eq!(stream.synchronize(), Err(Error::Panicked("as it should".into())));
+    let told = |ticket: Ticket<()>| assert_eq!(ticket.wait(), Err(Error::Panicked("as it should".into())));
+    told(stream.submit(Synchronize).unwrap());
+    wait_at_once();
+    drop(stream.submit(probe.launch()).unwrap());
+    eventually("it has run", || device.counts().launches == 2);
+    // Synchronizing brings what nobody waited for, and if nobody waits for that, the next one does.
+    drop(stream.submit(Synchronize).unwrap());
+    told(stream.submit(Synchronize).unwrap());
 }

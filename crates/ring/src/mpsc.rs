@@ -632,7 +632,7 @@ impl<T: Send> Receiver<T> {
     /// ```
     pub fn give_head_start(&mut self) {
         let start = self.pace.caught_up();
-        Polling::begin().give_head_start(start, &self.ring.shared.for_message.stride, || self.sent());
+        Polling::begin().give_head_start(start, self.ring.shared.for_message.stride(), || self.sent());
     }
 
     /// Closes the ring: nothing more can be sent, what was sent can still be received.

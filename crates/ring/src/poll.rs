@@ -415,7 +415,7 @@ impl Pace {
     }
 }
 
-/// See [`Polling::after`].
+/// See [`Polling::give_head_start`].
 #[cfg(not(loom))]
 fn leave_alone(messages: u32, each: Duration, done: impl Fn() -> usize) {
     let (mut left, mut before) = (messages, 0);

@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crossbeam_utils::CachePadded;
+
 use crate::{
     error::{RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
@@ -44,12 +46,18 @@ pub(crate) struct WaitSet {
     sleeping: AtomicUsize,
     /// Whether the last wait was a long one: then the next will be, too, and polling would be a waste.
     long: AtomicBool,
-    /// Waits in a row that polling ended, although the other end was so slow that sleeping would not have held it up. A
-    /// hint, so models need not know of it.
-    slow: AtomicU32,
     sleepers: Mutex<Sleepers>,
-    /// How long those who wait leave the other end alone first.
-    pub(crate) stride: Stride,
+    /// Apart from what both ends read with every message.
+    hints: CachePadded<Hints>,
+}
+
+/// What those who wait have learned. Models need not know of it.
+#[derive(Debug, Default)]
+struct Hints {
+    /// Waits in a row that polling ended, although the other end was so slow that sleeping would not have held it up.
+    slow: AtomicU32,
+    /// How long they leave the other end alone first.
+    stride: Stride,
 }
 
 #[derive(Debug, Default)]
@@ -67,29 +75,36 @@ impl WaitSet {
         Self {
             sleeping: AtomicUsize::new(NONE),
             long: AtomicBool::new(false),
-            slow: AtomicU32::new(0),
             sleepers: Mutex::new(Sleepers::default()),
-            stride: Stride::default(),
+            hints: CachePadded::default(),
         }
     }
 
-    /// Whether yielding between looks would only keep a processor busy.
+    /// Whether yielding between looks would only keep a processor busy. Never in models, which must not depend on the time.
     fn is_to_sleep(&self) -> bool {
-        self.long.load(Ordering::Relaxed) || self.slow.load(std::sync::atomic::Ordering::Relaxed) >= SLOW_WAITS
+        !cfg!(loom) && self.is_slow()
+    }
+
+    fn is_slow(&self) -> bool {
+        self.long.load(Ordering::Relaxed) || self.hints.slow.load(std::sync::atomic::Ordering::Relaxed) >= SLOW_WAITS
     }
 
     /// A sender's wait was ended by a wake-up, after so long.
     fn slept(&self, time: Duration) {
         self.long.store(time > LONG, Ordering::Relaxed);
-        self.slow.store(0, std::sync::atomic::Ordering::Relaxed);
+        self.hints.slow.store(0, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// A sender's wait was ended by polling, after so long and with so much room: whether half of the ring would have lasted
     /// until a sleeper had been woken.
     fn polled(&self, time: Duration, room: usize, capacity: usize) {
         let slow = time > SLOW && time / (room.max(1) as u32) * (capacity as u32 / 2) > 2 * poll::WAKE_UP;
-        let waits = if slow { self.slow.load(std::sync::atomic::Ordering::Relaxed).saturating_add(1) } else { 0 };
-        self.slow.store(waits, std::sync::atomic::Ordering::Relaxed);
+        let waits = if slow { self.hints.slow.load(std::sync::atomic::Ordering::Relaxed).saturating_add(1) } else { 0 };
+        self.hints.slow.store(waits, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    pub(crate) fn stride(&self) -> &Stride {
+        &self.hints.stride
     }
 
     /// Announces a sleeper, or replaces its waker. The caller must look at the ring once more before it sleeps.
@@ -412,11 +427,11 @@ fn send_slowly<I: Inlet>(
     let mut used = false;
     let briefly = inlet.sleepers().is_to_sleep();
     let start = Instant::now();
-    let stride = &inlet.sleepers().stride;
+    let stride = inlet.sleepers().stride();
     let polling = Polling::begin();
     polling.give_head_start(stride.for_room(inlet.capacity()), stride, || inlet.room());
     let polled = polling.poll(deadline, briefly, || attempt(inlet, kept));
-    if polled.is_some() && !briefly {
+    if polled.is_some() && !briefly && !cfg!(loom) {
         inlet.sleepers().polled(start.elapsed(), inlet.room() + 1, inlet.capacity());
     }
     let sent = polled.or_else(|| {
@@ -491,7 +506,7 @@ fn wait_for_message<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Res
     let found = polling.poll(deadline, false, || look(outlet));
     if let Some(Ok(())) = found {
         // Who begins a batch while it is looked at has not stopped, as one who has not begun seems to have.
-        polling.give_head_start(start, &outlet.sleepers().stride, || outlet.waiting());
+        polling.give_head_start(start, outlet.sleepers().stride(), || outlet.waiting());
     }
     let found = found.or_else(|| {
         let found = sleep_until(deadline, None, |waker| {
