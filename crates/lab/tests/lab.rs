@@ -181,13 +181,16 @@ fn a_report_has_the_promised_form_and_can_be_read_back() {
     assert_eq!(keys(&value), ["machine", "rows", "schema"]);
     assert_eq!(value["schema"], 1);
     let fields = ["better", "device", "group", "id", "mean", "met", "p50", "p99"];
-    let fields = [&fields[..], &["rounds", "samples", "target", "unit"]].concat();
+    let fields = [&fields[..], &["rounds", "samples", "spread", "target", "unit"]].concat();
     let rows = value["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 6, "three sizes, cloned and copied");
     for row in rows {
         let mut found = keys(row);
-        found.retain(|key| key != "p999" && key != "spread"); // only where there are enough samples
-        assert_eq!(found, fields);
+        found.retain(|key| key != "p999"); // only where there are enough samples
+        // On a machine that is busy enough a turn gets a single sample, which has no distribution.
+        let mut wanted = fields.clone();
+        wanted.retain(|field| *field != "spread" || row["samples"] != 1);
+        assert_eq!(found, wanted);
         assert_eq!(row["better"], "lower");
         assert_eq!(row["device"], "cpu");
         let ours = row["id"].as_str().unwrap().starts_with("millrace/");

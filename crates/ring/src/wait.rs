@@ -4,7 +4,7 @@ use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::atomic::AtomicU32,
+    sync::atomic::{AtomicBool, AtomicU32},
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -15,7 +15,7 @@ use crate::{
     error::{RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
     poll::{self, Pace, Polling, Stride},
-    sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock},
+    sync::{AtomicUsize, Mutex, Ordering, lock},
 };
 
 /// Nobody sleeps.
@@ -44,8 +44,6 @@ pub fn prepare() {
 pub(crate) struct WaitSet {
     /// `NONE`, `PATIENT` or `EAGER`; changed under the lock, read without it.
     sleeping: AtomicUsize,
-    /// Whether the last wait was a long one: then the next will be, too, and polling would be a waste.
-    long: AtomicBool,
     sleepers: Mutex<Sleepers>,
     /// Apart from what both ends read with every message.
     hints: CachePadded<Hints>,
@@ -54,6 +52,8 @@ pub(crate) struct WaitSet {
 /// What those who wait have learned. Models need not know of it.
 #[derive(Debug, Default)]
 struct Hints {
+    /// Whether the last wait was a long one: then the next will be, too, and polling would be a waste.
+    long: AtomicBool,
     /// Waits in a row that polling ended, although the other end was so slow that sleeping would not have held it up.
     slow: AtomicU32,
     /// How long they leave the other end alone first.
@@ -74,7 +74,6 @@ impl WaitSet {
         prepare();
         Self {
             sleeping: AtomicUsize::new(NONE),
-            long: AtomicBool::new(false),
             sleepers: Mutex::new(Sleepers::default()),
             hints: CachePadded::default(),
         }
@@ -82,25 +81,22 @@ impl WaitSet {
 
     /// Whether yielding between looks would only keep a processor busy. Never in models, which must not depend on the time.
     fn is_to_sleep(&self) -> bool {
-        !cfg!(loom) && self.is_slow()
-    }
-
-    fn is_slow(&self) -> bool {
-        self.long.load(Ordering::Relaxed) || self.hints.slow.load(std::sync::atomic::Ordering::Relaxed) >= SLOW_WAITS
+        let Hints { long, slow, .. } = &*self.hints;
+        !cfg!(loom) && (long.load(Ordering::Relaxed) || slow.load(Ordering::Relaxed) >= SLOW_WAITS)
     }
 
     /// A sender's wait was ended by a wake-up, after so long.
     fn slept(&self, time: Duration) {
-        self.long.store(time > LONG, Ordering::Relaxed);
-        self.hints.slow.store(0, std::sync::atomic::Ordering::Relaxed);
+        self.hints.long.store(time > LONG, Ordering::Relaxed);
+        self.hints.slow.store(0, Ordering::Relaxed);
     }
 
     /// A sender's wait was ended by polling, after so long and with so much room: whether half of the ring would have lasted
     /// until a sleeper had been woken.
     fn polled(&self, time: Duration, room: usize, capacity: usize) {
         let slow = time > SLOW && time / (room.max(1) as u32) * (capacity as u32 / 2) > 2 * poll::WAKE_UP;
-        let waits = if slow { self.hints.slow.load(std::sync::atomic::Ordering::Relaxed).saturating_add(1) } else { 0 };
-        self.hints.slow.store(waits, std::sync::atomic::Ordering::Relaxed);
+        let waits = if slow { self.hints.slow.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
+        self.hints.slow.store(waits, Ordering::Relaxed);
     }
 
     pub(crate) fn stride(&self) -> &Stride {
