@@ -15,6 +15,7 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 import numpy as np
 import scipy.fft
 import scipy.sparse
+import scipy.special
 
 try:
     import torch
@@ -50,15 +51,20 @@ def elementwise(group):
         "unary": {"relu": (2, lambda x, y, o: np.maximum(x, 0, out=o), lambda x, y, o: torch.clamp(x, min=0, out=o)),
                   "neg": (2, lambda x, y, o: np.negative(x, out=o), lambda x, y, o: torch.neg(x, out=o)),
                   "sqrt": (2, lambda x, y, o: np.sqrt(y, out=o), lambda x, y, o: torch.sqrt(y, out=o))},
+        "functions": {"exp": (2, lambda x, y, o: np.exp(x, out=o), lambda x, y, o: torch.exp(x, out=o)),
+                      "tanh": (2, lambda x, y, o: np.tanh(x, out=o), lambda x, y, o: torch.tanh(x, out=o)),
+                      "sigmoid": (2, lambda x, y, o: scipy.special.expit(x, out=o),
+                                  lambda x, y, o: torch.sigmoid(x, out=o))},
         "binary": {"add": (3, lambda x, y, o: np.add(x, y, out=o), lambda x, y, o: torch.add(x, y, out=o)),
                    "mul": (3, lambda x, y, o: np.multiply(x, y, out=o), lambda x, y, o: torch.mul(x, y, out=o))},
         "reduce": {"sum": (1, lambda x, y, o: x.sum(), lambda x, y, o: x.sum()),
                    "max": (1, lambda x, y, o: x.max(), lambda x, y, o: x.max())},
     }[group]
-    x, y = arrays(ELEMENTS), np.abs(arrays(ELEMENTS, 2))
+    elements = 1 << 20 if group == "functions" else ELEMENTS
+    x, y = arrays(elements), np.abs(arrays(elements, 2))
     out = np.empty_like(x)
     for case, (touched, plain, tensor) in cases.items():
-        size = 4 * ELEMENTS * touched / 1e9
+        size = 4 * elements * touched / 1e9
         yield group, f"numpy/{case}", "GB/s", size / median(lambda: plain(x, y, out))
         if torch is not None:
             tx, ty, to = torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(out)

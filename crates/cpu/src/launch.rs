@@ -36,9 +36,15 @@ struct Bound {
     overwrites: bool,
 }
 
+impl Bound {
+    /// Before its buffer is locked.
+    const NOTHING: Self = Self { start: std::ptr::null_mut(), len: 0, writes: false, overwrites: false };
+}
+
 /// What a launch binds, in the kernel's order, and the locks that keep it in place.
+#[derive(Default)]
 struct Bindings<'a> {
-    bound: [Option<Bound>; MAX_BINDINGS],
+    bound: ArrayVec<Bound, MAX_BINDINGS>,
     /// The kernel has kept its promises.
     finished: bool,
     _locks: ArrayVec<Lock<'a>, MAX_BINDINGS>,
@@ -46,8 +52,10 @@ struct Bindings<'a> {
 
 impl Drop for Bindings<'_> {
     fn drop(&mut self) {
-        let broken = self.bound.iter().flatten().filter(|bound| bound.overwrites && !self.finished);
-        for bound in broken {
+        if self.finished {
+            return;
+        }
+        for bound in self.bound.iter().filter(|bound| bound.overwrites) {
             // What a kernel that panicked has not written must not show what was there before the buffer's time.
             // SAFETY: still locked for writing, and no call of the kernel runs any more.
             unsafe { bound.start.write_bytes(0, bound.len) };
@@ -65,7 +73,7 @@ impl Bindings<'_> {
     /// # Safety
     /// No two calls whose results live at the same time may get overlapping pieces of an output.
     unsafe fn arguments<'b>(&'b self, of: impl Fn(usize, usize) -> (usize, usize)) -> Arguments<'b> {
-        let bound = self.bound.iter().flatten().enumerate();
+        let bound = self.bound.iter().enumerate();
         bound
             .map(|(i, bound)| {
                 if !bound.writes {
@@ -83,7 +91,9 @@ impl Bindings<'_> {
 
 pub(crate) fn launch(body: &LaunchBody, team: &Team) -> Result<Output> {
     let spec = body.kernel().spec();
-    let mut bindings = Bindings::lock(body)?;
+    // Where it stays: it is as large as several cache lines, and to move it would cost more than what it does.
+    let mut bindings = Bindings::default();
+    bindings.lock(body)?;
     let threads: &dyn Threads = match body.spread() {
         Spread::Usual => team,
         Spread::One => &Alone,
@@ -136,7 +146,7 @@ fn run_groups(groups: u64, threads: &dyn Threads, call: &(dyn Fn(u64) + Sync)) {
 
 impl<'a> Bindings<'a> {
     /// Locks every bound buffer, always in the same order, with the bytes that are going to be read defined.
-    fn lock(body: &'a LaunchBody) -> Result<Self> {
+    fn lock(&mut self, body: &'a LaunchBody) -> Result<()> {
         let (slices, declared) = (body.bindings(), body.kernel().spec().bindings());
         let mut order = [0; MAX_BINDINGS];
         for i in 0..slices.len() {
@@ -148,23 +158,23 @@ impl<'a> Bindings<'a> {
             }
             order[at] = i;
         }
-        let mut this = Self { bound: [None; MAX_BINDINGS], finished: false, _locks: ArrayVec::new() };
+        self.bound.extend(slices.iter().map(|_| Bound::NOTHING));
         // All bindings of one buffer together; if there are several, all of them read.
         for same in order[..slices.len()].chunk_by(|&i, &j| slices[i].buffer().same_as(slices[j].buffer())) {
             let access = declared[same[0]].access;
             let overwrites = access == Access::Overwrite && covers(body, same[0]);
             let (lock, base) = lock_one(slices[same[0]].buffer(), same, body, access, overwrites)?;
-            this._locks.push(lock);
+            self._locks.push(lock);
             for &i in same {
                 let start = base.wrapping_add(slices[i].range().start);
                 let align = (1 << declared[i].element.trailing_zeros()).min(16);
                 if !start.addr().is_multiple_of(align) {
                     return Err(Error::Misaligned { value: start.addr() as u64, align: align as u64 });
                 }
-                this.bound[i] = Some(Bound { start, len: slices[i].len(), writes: access.writes(), overwrites });
+                self.bound[i] = Bound { start, len: slices[i].len(), writes: access.writes(), overwrites };
             }
         }
-        Ok(this)
+        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Fourier transforms next to `rustfft` and `realfft` alone.
+//! Fourier transforms next to `rustfft` and `realfft` alone, and short ones next to what any operation takes.
 
 use std::{f64::consts::TAU, fmt, hint::black_box, sync::Arc};
 
@@ -129,20 +129,25 @@ impl Case {
     }
 }
 
+/// Elements of lines that are short: the library is done with them in a time that operations of any kind take.
+const SHORT: usize = 2048;
+
 /// Our transforms, and those of the libraries, each on whatever it has: ours on all threads, theirs on one.
 pub(super) fn sides(effort: &Effort) -> Vec<Side> {
-    let cases: Arc<[Case]> = cases(effort.small).into();
-    let ours = {
-        let (effort, cases) = (effort.clone(), cases.clone());
-        Side::new("millrace", move || {
+    let all: Arc<[Case]> = cases(effort.small).into();
+    let short = all.iter().copied().filter(|case| case.elements() <= SHORT).collect();
+    let on_device = |name, cases: Arc<[Case]>, one: fn(&Effort, &Context, Case) -> Result<Metric>| {
+        let effort = effort.clone();
+        Side::new(name, move || {
             let context = context(millrace::cpu::CpuInfo::get().cores)?;
-            let metrics = cases.iter().map(|case| ours(&effort, &context, *case)).collect();
+            let metrics = cases.iter().map(|case| one(&effort, &context, *case)).collect();
             context.finish()?;
             metrics
         })
     };
+    let (mine, any) = (on_device("millrace", all.clone(), ours), on_device("operation", short, operation));
     let effort = effort.clone();
-    vec![ours, Side::new("rustfft", move || cases.iter().map(|case| theirs(&effort, *case)).collect())]
+    vec![mine, Side::new("rustfft", move || all.iter().map(|case| theirs(&effort, *case)).collect()), any]
 }
 
 fn timed(effort: &Effort, case: Case, mut run: impl FnMut() -> Result<()>) -> Result<Metric> {
@@ -167,6 +172,19 @@ fn ours(effort: &Effort, context: &Context, case: Case) -> Result<Metric> {
     })?;
     case.check(&y.map(|y| y.to_vec::<Complex32>()).transpose()?.unwrap_or_default())?;
     Ok(metric)
+}
+
+/// What an operation takes that does next to nothing with each of the same numbers.
+fn operation(effort: &Effort, context: &Context, case: Case) -> Result<Metric> {
+    let tensors = context.tensors();
+    let n = if case.is_real() { case.elements() } else { 2 * case.elements() };
+    let x = tensors.from_slice(&numbers(n, 1), &[n])?;
+    let mut y: Option<Tensor> = None;
+    timed(effort, case, || {
+        y = None; // back to the pool
+        y = Some(x.relu()?);
+        Ok(tensors.synchronize()?)
+    })
 }
 
 fn theirs(effort: &Effort, case: Case) -> Result<Metric> {
@@ -233,6 +251,7 @@ mod tests {
         for case in cases(true) {
             theirs(&effort, case).unwrap();
             ours(&effort, &context, case).unwrap();
+            operation(&effort, &context, case).unwrap();
             let nothing = vec![Complex32::ZERO; if case.is_real() { case.elements() / 2 + 1 } else { case.elements() }];
             assert!(case.check(&nothing).is_err(), "{case}");
         }

@@ -1,4 +1,5 @@
-//! What the machine's memory allows: plain copies and plain reads, on all threads.
+//! What the machine's memory allows, plain copies and plain reads, and what the standard library's functions do: all on all
+//! threads.
 
 use std::hint::black_box;
 
@@ -55,6 +56,28 @@ pub(super) fn read(effort: &Effort, elements: usize) -> Side {
         rate(&effort, 4 * elements, || {
             black_box(from.0.par_chunks(piece).map(words).reduce(|| 0, u64::wrapping_add));
         })
+    })
+}
+
+/// The standard library's functions, one number at a time.
+pub(super) fn functions(effort: &Effort, elements: usize) -> Side {
+    let effort = effort.clone();
+    Side::new("std", move || {
+        let functions: [(&str, fn(f32) -> f32); 3] =
+            [("exp", f32::exp), ("tanh", f32::tanh), ("sigmoid", |x| 1.0 / (1.0 + (-x).exp()))];
+        let (from, mut to) = (numbers(elements, 1), vec![0f32; elements]);
+        let piece = elements.div_ceil(rayon::current_num_threads());
+        let mut metrics = Vec::new();
+        for (name, function) in functions {
+            let mut timed = rate(&effort, 8 * elements, || {
+                let pieces = to.par_chunks_mut(piece).zip(from.par_chunks(piece));
+                pieces.for_each(|(to, from)| to.iter_mut().zip(from).for_each(|(to, from)| *to = function(*from)));
+                black_box(&mut to);
+            })?;
+            timed.iter_mut().for_each(|metric| metric.case = name.into());
+            metrics.append(&mut timed);
+        }
+        Ok(metrics)
     })
 }
 

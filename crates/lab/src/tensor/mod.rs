@@ -62,6 +62,11 @@ pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
         group("matmul_small", products(effort, &small, all), targets::none),
         group("unary", vec![elementwise(effort, elements, UNARY), limits::copy(effort, elements)], targets::bandwidth),
         group(
+            "functions",
+            vec![elementwise(effort, FUNCTIONS_OVER, FUNCTIONS), limits::functions(effort, FUNCTIONS_OVER)],
+            targets::fastest,
+        ),
+        group(
             "binary",
             vec![elementwise(effort, elements, BINARY), limits::copy(effort, elements)],
             targets::bandwidth,
@@ -145,6 +150,14 @@ type Operations = &'static [(&'static str, fn(&Tensor, &Tensor) -> Result<Tensor
 
 const UNARY: Operations =
     &[("relu", |x, _| Ok(x.relu()?), 2), ("neg", |x, _| Ok(x.neg()?), 2), ("sqrt", |x, _| Ok(x.sqrt()?), 2)];
+
+/// Functions that take many instructions, over an array that is in the caches.
+const FUNCTIONS: Operations = &[
+    ("exp", |x, _| Ok(x.exp()?), 2),
+    ("tanh", |x, _| Ok(x.tanh()?), 2),
+    ("sigmoid", |x, _| Ok(x.sigmoid()?), 2),
+];
+const FUNCTIONS_OVER: usize = 1 << 20;
 
 const BINARY: Operations = &[("add", |x, y| Ok(x.add(y)?), 3), ("mul", |x, y| Ok(x.mul(y)?), 3)];
 

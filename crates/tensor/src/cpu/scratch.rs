@@ -1,27 +1,31 @@
-//! Memory that a kernel's launches use again.
+//! Memory that is used again from call to call.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Elements of one piece that is kept; larger ones go back to the system.
-const LARGEST: usize = 4 << 20;
+/// Bytes of one piece that is kept; larger ones go back to the system.
+const LARGEST: usize = 16 << 20;
 /// Pieces that are kept: more threads than that share them by chance.
 const KEPT: usize = 16;
 
-/// Pieces of memory for the threads of a launch, kept from launch to launch.
+/// Pieces of memory for the threads that work on something, kept for the next time.
 #[derive(Default)]
-pub(crate) struct Scratch(Mutex<Vec<Vec<f32>>>);
+pub(crate) struct Scratch<T = f32>(Mutex<Vec<Vec<T>>>);
 
-impl Scratch {
+impl<T: Copy + Default> Scratch<T> {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
     /// Calls `with` with so many elements, whose values are anything.
-    pub(crate) fn with<R>(&self, elements: usize, with: impl FnOnce(&mut [f32]) -> R) -> R {
+    pub(crate) fn with<R>(&self, elements: usize, with: impl FnOnce(&mut [T]) -> R) -> R {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut piece = lock().pop().unwrap_or_default();
         if piece.len() < elements {
-            piece.resize(elements, 0.0);
+            piece.resize(elements, T::default());
         }
         let result = with(&mut piece[..elements]);
         let mut kept = lock();
-        if piece.len() <= LARGEST && kept.len() < KEPT {
+        if size_of_val(&piece[..]) <= LARGEST && kept.len() < KEPT {
             kept.push(piece);
         }
         result

@@ -3,11 +3,14 @@
 //! A counting sort puts the entries into their lines, index and value in one word, since it is the cache lines that cost;
 //! then every line is sorted. In short lines it is counted for each entry how many come before it, which takes no branch that
 //! a processor could guess wrong, eight entries at a time where it has AVX2; where it has AVX-512, up to sixteen entries are
-//! sorted in one register by a network of exchanges (Batcher's bitonic one). Their length is bounded, so all of that is linear. Where indices are too large for the
-//! keys that this takes, short lines are sorted by insertion. Long lines go through a radix sort. All of it is
-//! stable: entries of one place lie behind one another in the end, in the order they came, and are summed.
+//! sorted in one register by a network of exchanges (Batcher's bitonic one). Their length is bounded, so all of that is
+//! linear. Where indices are too large for the keys that this takes, short lines are sorted by insertion. Long lines go
+//! through a radix sort. All of it is stable: entries of one place lie behind one another in the end, in the order they came,
+//! and are summed. Many entries are shared by threads, each of which has lines of its own; see `shares.rs`.
 
 use super::compressed::Compressed;
+use lines::{BEHIND, SortLines};
+use shares::Entries;
 
 /// The longest line that is short.
 const SHORT: usize = 32;
@@ -18,28 +21,27 @@ const STRETCH: usize = 128;
 
 /// Entries by line, sorted and without duplicates. `lines` and `indices` are as long as `values`, and in range.
 pub(super) fn compress(line_count: usize, across: usize, lines: &[u32], indices: &[u32], values: &[f32]) -> Compressed {
+    let entries = Entries { lines, indices, values };
     let mut pointers = vec![0u32; line_count + 1];
-    lines.iter().for_each(|&line| pointers[line as usize + 1] += 1);
-    sum_up(&mut pointers);
-    let key = |i: usize| u64::from(lines[i]) << 32 | u64::from(indices[i]);
-    if (1..values.len()).all(|i| key(i - 1) < key(i)) {
+    if entries.are_sorted() {
+        lines.iter().for_each(|&line| pointers[line as usize + 1] += 1);
+        sum_up(&mut pointers);
         let (indices, values) = (indices.to_vec(), values.to_vec());
         return Compressed { lines: line_count, across, pointers, indices, values };
     }
-    let (indices, values) = sorted(&pointers, across, lines, indices, values);
-    let doubles = doubled(&pointers, &indices);
+    let (indices, values, doubles) = entries.sort(&mut pointers[1..], across);
     let mut result = Compressed { lines: line_count, across, pointers, indices, values };
     sum_doubles(&mut result, &doubles);
     result
 }
 
-/// Lines that have an index twice, which then are neighbours.
-fn doubled(pointers: &[u32], indices: &[u32]) -> Vec<usize> {
+/// Lines that have an index twice, which then are neighbours. They end where `ends` says.
+fn doubled(ends: &[u32], indices: &[u32]) -> Vec<usize> {
     let mut doubles = Vec::new();
     let mut look_at = |from: usize, pairs: std::slice::Windows<'_, u32>| {
         for at in pairs.enumerate().filter(|(_, pair)| pair[0] == pair[1]).map(|(i, _)| (from + i) as u32) {
-            let line = pointers.partition_point(|&pointer| pointer <= at) - 1;
-            if at + 1 < pointers[line + 1] && doubles.last() != Some(&line) {
+            let line = ends.partition_point(|&end| end <= at);
+            if at + 1 < ends[line] && doubles.last() != Some(&line) {
                 doubles.push(line);
             }
         }
@@ -54,37 +56,41 @@ fn doubled(pointers: &[u32], indices: &[u32]) -> Vec<usize> {
     doubles
 }
 
-/// Indices and values of all lines, sorted within each: `pointers` are the sums of how often each occurs.
-fn sorted(pointers: &[u32], across: usize, lines: &[u32], indices: &[u32], values: &[f32]) -> (Vec<u32>, Vec<f32>) {
+/// The best way to sort lines whose indices are below `across`.
+fn sort_lines(across: usize) -> SortLines {
     #[cfg(target_arch = "x86_64")]
     if let Some(sort_lines) = in_vectors(across) {
-        // SAFETY: the processor has these instructions; pointers are the sums of how often each line occurs.
-        return unsafe { vectors::sorted(pointers, lines, indices, values, sort_lines) };
+        return sort_lines;
     }
-    let ranked = across <= RANKED;
-    let mut next = pointers.to_vec();
-    let mut packed = vec![0u64; values.len()];
-    for ((&line, &index), &value) in lines.iter().zip(indices).zip(values) {
-        packed[post_increment(&mut next[line as usize])] = pack(index, value);
-    }
-    let mut room = Vec::new();
-    for ends in pointers.windows(2) {
-        let line = &mut packed[ends[0] as usize..ends[1] as usize];
-        match line.len() {
-            0 | 1 => {}
-            2..=8 if ranked => by_rank::<8>(line),
-            9..=16 if ranked => by_rank::<16>(line),
-            17..=SHORT if ranked => by_rank::<SHORT>(line),
-            2..=SHORT => by_insertion(line),
-            _ => by_digits(line, &mut room),
-        }
-    }
-    (packed.iter().map(|&entry| index(entry)).collect(), packed.iter().map(|&entry| value(entry)).collect())
+    if across <= RANKED { ranked } else { inserted }
+}
+
+/// Lines whose indices are below [`RANKED`].
+///
+/// # Safety
+/// As [`SortLines`] says.
+unsafe fn ranked(ends: &[u32], packed: &mut [u64], indices: *mut u32, values: *mut f32) {
+    let sort = |line: &mut [u64]| match line.len() {
+        ..=8 => by_rank::<8>(line),
+        9..=16 => by_rank::<16>(line),
+        _ => by_rank::<SHORT>(line),
+    };
+    // SAFETY: as the caller vouches.
+    unsafe { lines::each_sorted(ends, packed, indices, values, sort) };
+}
+
+/// Lines of any indices.
+///
+/// # Safety
+/// As [`SortLines`] says.
+unsafe fn inserted(ends: &[u32], packed: &mut [u64], indices: *mut u32, values: *mut f32) {
+    // SAFETY: as the caller vouches.
+    unsafe { lines::each_sorted(ends, packed, indices, values, by_insertion) };
 }
 
 /// How lines are sorted with the vectors that there are, if indices are small enough for them.
 #[cfg(target_arch = "x86_64")]
-fn in_vectors(across: usize) -> Option<vectors::SortLines> {
+fn in_vectors(across: usize) -> Option<SortLines> {
     use crate::Simd;
     match Simd::in_use() {
         Simd::Avx512 if std::arch::is_x86_feature_detected!("popcnt") && across <= avx512::ACROSS => {
@@ -204,8 +210,8 @@ fn sum_doubles(matrix: &mut Compressed, doubles: &[usize]) {
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(target_arch = "x86_64")]
-mod vectors;
+mod lines;
+mod shares;
 
 #[cfg(test)]
 mod tests {
@@ -262,10 +268,15 @@ mod tests {
             order.sort_by_key(|&i| (i as u32 - pointers[lines[i] as usize], lines[i]));
             let pick = |from: &[u32]| order.iter().map(|&i| from[i]).collect::<Vec<_>>();
             let mixed: Vec<f32> = order.iter().map(|&i| values[i]).collect();
-            let (got, got_values) = sorted(&pointers, across, &pick(&lines), &pick(&indices), &mixed);
-            let doubles = doubled(&pointers, &got);
-            let got: Vec<_> = got.into_iter().zip(got_values).collect();
-            assert_eq!((got, doubles), (wanted, wanted_doubles), "below {across}");
+            let (lines, indices) = (pick(&lines), pick(&indices));
+            let entries = Entries { lines: &lines, indices: &indices, values: &mixed };
+            for threads in [1, 2, 5] {
+                let mut ends = vec![0; pointers.len() - 1];
+                let (got, got_values, doubles) = entries.sort_on(threads, &mut ends, across);
+                let got: Vec<_> = got.into_iter().zip(got_values).collect();
+                assert_eq!((&got, &doubles), (&wanted, &wanted_doubles), "below {across}, {threads} threads");
+                assert_eq!(ends, pointers[1..]);
+            }
         }
     }
 }

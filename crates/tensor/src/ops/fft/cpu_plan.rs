@@ -25,6 +25,8 @@ const SHORT: std::ops::RangeInclusive<usize> = 32..=256;
 const MATRIX: usize = 512;
 /// or from here on if they are powers of two,
 const MATRIX_OF_TWOS: usize = 1024;
+/// or from here on in eight lanes, which the library has, too,
+const MATRIX_IN_EIGHT: usize = 12_000;
 /// and columns across lanes up to here: all of them are in the second cache.
 const COLUMN: usize = 8192;
 
@@ -106,8 +108,8 @@ impl How {
                     && 2 * along >= lanes.count()
                     && aside(params.from_step, from_line)
                     && aside(params.to_step, to_line);
-                // Eight lanes are not faster than the library, which has eight, too, where it is at its best.
-                let faster = lanes == Lanes::Avx512 || !n.is_power_of_two();
+                // At powers of two it is at its best.
+                let faster = lanes == Lanes::Avx512 || (n >= MATRIX_IN_EIGHT && !n.is_power_of_two());
                 let alone = long::sides(n, count, threads).is_some();
                 let long = n >= if n.is_power_of_two() { MATRIX_OF_TWOS } else { MATRIX };
                 if behind && long && (faster || alone) {

@@ -23,8 +23,9 @@ mod vector;
 use millrace_core::Buffer;
 
 use super::copy;
-use crate::{check::Call, 
+use crate::{
     DType, Error, Result, Tensor,
+    check::Call,
     layout::{Layout, Shape, merge},
 };
 pub(crate) use gpu::{KERNELS, spec};
@@ -89,13 +90,8 @@ struct Lines {
 impl Lines {
     /// The lines along `axis`. None if the others cannot be merged into few enough.
     fn new(from: &Layout, to: &Layout, axis: usize) -> Option<Self> {
-        let (across, across_to) = (from.without(1 << axis), to.without(1 << axis));
-        let (rank, dims, strides) = merge(&across.shape, [&across.strides, &across_to.strides]);
-        if rank > ACROSS {
-            return None;
-        }
         let mut lines = Self {
-            count: across.shape.elements(),
+            count: 1,
             shape: [1; ACROSS],
             from_strides: [0; ACROSS],
             to_strides: [0; ACROSS],
@@ -103,6 +99,15 @@ impl Lines {
             from_step: from.strides[axis] as i32,
             to_step: to.strides[axis] as i32,
         };
+        if from.shape.len() == 1 {
+            return Some(lines);
+        }
+        let (across, across_to) = (from.without(1 << axis), to.without(1 << axis));
+        let (rank, dims, strides) = merge(&across.shape, [&across.strides, &across_to.strides]);
+        if rank > ACROSS {
+            return None;
+        }
+        lines.count = across.shape.elements();
         for i in 0..rank {
             let at = ACROSS - rank + i;
             lines.shape[at] = dims[i] as u32;
@@ -170,41 +175,44 @@ fn planes(x: &Tensor, kind: Kind, scale: f32) -> Result<Option<Tensor>> {
     Ok(Some(out))
 }
 
-/// Transforms lines of length `n` along `axis` of `x`. `mine` says that nobody else has the elements of `x`.
-fn along(op: &'static str, x: Tensor, axis: usize, kind: Kind, n: usize, scale: f32, mine: bool) -> Result<Tensor> {
+/// Transforms lines of length `n` along `axis` of `x`.
+fn along(op: &'static str, x: &Tensor, axis: usize, kind: Kind, n: usize, scale: f32) -> Result<Tensor> {
     let mut shape = x.shaped();
     match kind {
         Kind::Real => shape.set(axis, n / 2 + 1),
-        Kind::RealInverse => shape.set(axis, n),
+        Kind::RealInverse => {
+            shape.set(axis, n);
+            shape = Shape::new(op, &shape)?;
+        }
         Kind::Forward | Kind::Inverse => {}
     }
-    let (tensors, shape) = (x.tensors().clone(), Shape::new(op, &shape)?);
-    let bounded = tensors.is_bounded();
-    if !bounded && mine && kind.takes() == kind.gives() {
-        // Where it lies: less memory to go through.
-        if let (Some(buffer), Some(lines)) = (x.buffer(), Lines::new(x.layout(), x.layout(), axis)) {
-            tensors.fft().host.launch(&tensors, &Step { kind, n, scale, from: buffer, to: buffer, lines, plane: 0 })?;
-            return Ok(x);
-        }
-    }
+    let tensors = x.tensors();
     let out = tensors.output(kind.gives(), shape)?;
     let Some(to) = out.buffer() else { return Ok(out) };
-    let (x, lines) = match Lines::new(x.layout(), out.layout(), axis) {
-        Some(lines) => (x, Some(lines)),
-        None => {
-            let x = copy::copy(&x)?;
-            let lines = Lines::new(x.layout(), out.layout(), axis);
-            (x, lines)
-        }
+    let Some(lines) = Lines::new(x.layout(), out.layout(), axis) else {
+        return along(op, &copy::copy(x)?, axis, kind, n, scale);
     };
-    if let (Some(from), Some(lines)) = (x.buffer(), lines) {
+    if let Some(from) = x.buffer() {
         let step = Step { kind, n, scale, from, to, lines, plane: 0 };
-        if bounded { gpu::launch(&x, &out, axis, &step)? } else { tensors.fft().host.launch(&tensors, &step)? }
+        if tensors.is_bounded() { gpu::launch(x, &out, axis, &step)? } else { tensors.fft().host.launch(tensors, &step)? }
     }
     Ok(out)
 }
 
+/// The same of complex numbers that nobody else has: where they lie if that can be, so that there is less memory to go through.
+fn along_own(op: &'static str, x: Tensor, axis: usize, kind: Kind, scale: f32) -> Result<Tensor> {
+    let (n, tensors) = (x.shape()[axis], x.tensors());
+    if !tensors.is_bounded()
+        && let (Some(buffer), Some(lines)) = (x.buffer(), Lines::new(x.layout(), x.layout(), axis))
+    {
+        tensors.fft().host.launch(tensors, &Step { kind, n, scale, from: buffer, to: buffer, lines, plane: 0 })?;
+        return Ok(x);
+    }
+    along(op, &x, axis, kind, n, scale)
+}
+
 /// Checks the element type and the axes, which are transformed in the order they are named.
+#[inline]
 fn checked(op: &'static str, x: &Tensor, kind: Kind, axes: &[isize]) -> Result<Shape> {
     if x.dtype() != kind.takes() {
         let takes = match kind {
@@ -214,29 +222,39 @@ fn checked(op: &'static str, x: &Tensor, kind: Kind, axes: &[isize]) -> Result<S
         };
         return Err(Error::DType { op, given: x.dtype(), takes });
     }
-    let shape = x.shaped();
-    shape.axes(op, axes)?;
-    let axes: Shape = axes.iter().map(|&axis| shape.axis(op, axis)).collect::<Result<_>>()?;
-    match axes.iter().find(|&&axis| shape[axis] == 0) {
-        Some(&axis) => Err(Error::Axis { op, axis: axis as isize, shape: shape.into(), why: "has length zero" }),
-        None => Ok(axes),
+    let shape = &x.layout().shape;
+    let mut checked = Shape::SCALAR;
+    for (i, &axis) in axes.iter().enumerate() {
+        let at = shape.axis(op, axis)?;
+        let why = match () {
+            () if axes[..i].iter().any(|&other| shape.axis(op, other).is_ok_and(|other| other == at)) => "is named twice",
+            () if shape[at] == 0 => "has length zero",
+            () => {
+                checked.push(at);
+                continue;
+            }
+        };
+        return Err(Error::Axis { op, axis, shape: (*shape).into(), why });
     }
+    Ok(checked)
 }
 
 /// Complex transforms along all axes, the last one first.
 fn complex(op: &'static str, x: &Tensor, axes: &[isize], norm: Norm, kind: Kind) -> Result<Tensor> {
     let axes = checked(op, x, kind, axes)?;
     let scale = |axis: usize| norm.scale(x.shape()[axis], kind == Kind::Inverse);
-    let (mut y, mut mine, mut rest) = (x.clone(), false, &axes[..]);
-    if let [others @ .., a, b] = &axes[..]
-        && [a + 2, b + 1] == [x.shape().len(); 2]
-        && let Some(done) = planes(x, kind, scale(*a) * scale(*b))?
-    {
-        (y, mine, rest) = (done, true, others);
-    }
-    for &axis in rest.iter().rev() {
-        let n = y.shape()[axis];
-        (y, mine) = (along(op, y, axis, kind, n, scale(axis), mine)?, true);
+    let (mut y, mut rest) = match &axes[..] {
+        [others @ .., a, b] if [a + 2, b + 1] == [x.shape().len(); 2] => {
+            match planes(x, kind, scale(*a) * scale(*b))? {
+                Some(y) => (y, others),
+                None => (along(op, x, *b, kind, x.shape()[*b], scale(*b))?, &axes[..axes.len() - 1]),
+            }
+        }
+        [others @ .., last] => (along(op, x, *last, kind, x.shape()[*last], scale(*last))?, others),
+        [] => (x.clone(), &[][..]),
+    };
+    while let [others @ .., axis] = rest {
+        (y, rest) = (along_own(op, y, *axis, kind, scale(*axis))?, others);
     }
     watch(x, kind, &axes, 0, norm, &y);
     Ok(y)
@@ -247,10 +265,10 @@ fn real(op: &'static str, x: &Tensor, axes: &[isize], norm: Norm) -> Result<Tens
     let axes = checked(op, x, Kind::Real, axes)?;
     let Some((&last, others)) = axes.split_last() else { return Err(nowhere(op, x)) };
     let n = x.shape()[last];
-    let mut y = along(op, x.clone(), last, Kind::Real, n, norm.scale(n, false), false)?;
+    let mut y = along(op, x, last, Kind::Real, n, norm.scale(n, false))?;
     for &axis in others.iter().rev() {
-        let n = y.shape()[axis];
-        y = along(op, y, axis, Kind::Forward, n, norm.scale(n, false), true)?;
+        let scale = norm.scale(y.shape()[axis], false);
+        y = along_own(op, y, axis, Kind::Forward, scale)?;
     }
     watch(x, Kind::Real, &axes, 0, norm, &y);
     Ok(y)
@@ -269,12 +287,16 @@ fn real_inverse(op: &'static str, x: &Tensor, axes: &[isize], n: usize, norm: No
         let why = "differ; the second is what the given length has";
         return Err(Error::Shapes { op, left: x.shape().into(), right: expected.into(), why });
     }
-    let (mut y, mut mine) = (x.clone(), false);
+    let scale = |n: usize| norm.scale(n, true);
+    let mut between: Option<Tensor> = None;
     for &axis in others {
-        let n = y.shape()[axis];
-        (y, mine) = (along(op, y, axis, Kind::Inverse, n, norm.scale(n, true), mine)?, true);
+        let length = x.shape()[axis];
+        between = Some(match between {
+            Some(y) => along_own(op, y, axis, Kind::Inverse, scale(length))?,
+            None => along(op, x, axis, Kind::Inverse, length, scale(length))?,
+        });
     }
-    let y = along(op, y, last, Kind::RealInverse, n, norm.scale(n, true), false)?;
+    let y = along(op, between.as_ref().unwrap_or(x), last, Kind::RealInverse, n, scale(n))?;
     watch(x, Kind::RealInverse, &axes, n, norm, &y);
     Ok(y)
 }

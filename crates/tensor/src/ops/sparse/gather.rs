@@ -2,8 +2,9 @@
 //!
 //! Indices within a row rise, so their first and last say whether they lie behind one another: then the vector is loaded,
 //! and gathered if not, which is worth an instruction of its own only with AVX-512. Short rows are added up four at a time;
-//! with AVX2 if all of them are such runs. An index that is not inside the vector adds nothing; a matrix has none, but what a device's buffers
-//! hold is nothing that memory safety may depend on.
+//! with AVX2 if all of them are such runs, which is looked for where some rows of a piece are. An index that is not inside the
+//! vector adds nothing; a matrix has none, but what a device's buffers hold is nothing that memory safety may depend on. With
+//! AVX2 all indices of a piece are looked at first, which costs less than looking at each when it is used.
 
 use super::cpu::Range;
 use crate::Simd;
@@ -98,7 +99,7 @@ fn dot_scalar(indices: &[u32], values: &[f32], x: &[f32]) -> f32 {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Range, rows};
+    use super::{Range, dot_scalar, rows};
 
     /// As many lanes as are left, if they lie behind one another in `x`: from where.
     #[inline(always)]
@@ -233,8 +234,34 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn rows_avx2(range: &Range<'_>, indices: &[u32], values: &[f32], x: &[f32], out: &mut [f32]) -> f32 {
+        let first = range.entry.min(indices.len());
+        let last = range.ends.iter().fold(0, |last, &end| last.max(end)) as usize;
+        let last = last.max(range.end).clamp(first, indices.len());
+        let (of_piece, most) = (&indices[first..last], x.len().min(u32::MAX as usize) as u32);
+        if of_piece.iter().fold(0, |highest, &index| highest.max(index)) >= most {
+            return rows(range, indices, values, x, out, dot_scalar);
+        }
+        // SAFETY: all rows lie in this piece, whatever their ends are, and all of its indices are inside.
+        let dot = |indices: &[u32], values: &[f32], x: &[f32]| unsafe { dot_avx2(indices, values, x) };
+        if !has_runs(range, of_piece, x) {
+            return rows(range, indices, values, x, out, dot);
+        }
         let four = |entries: (&[u32], &[f32]), lengths, x: &[f32]| four_runs_avx2(entries, lengths, x);
-        rows_in_fours(range, (indices, values), x, out, four, |indices, values, x| dot_avx2(indices, values, x))
+        rows_in_fours(range, (indices, values), x, out, four, dot)
+    }
+
+    /// Rows that are looked at to know what most are like.
+    const SAMPLE: usize = 8;
+
+    /// Whether any of some rows of a piece is a run. `of_piece` are its indices.
+    #[inline]
+    fn has_runs(range: &Range<'_>, of_piece: &[u32], x: &[f32]) -> bool {
+        let place = |end: u32| (end as usize).saturating_sub(range.entry).min(of_piece.len());
+        let mut some = range.ends.windows(2).step_by((range.ends.len() / SAMPLE).max(1));
+        some.any(|ends| match of_piece.get(place(ends[0])..place(ends[1])) {
+            Some(row) if row.len() > 1 => run_of(row, x).is_some(),
+            _ => false,
+        })
     }
 
     /// Four rows of one to sixteen entries each, which are all of these, if the entries of each lie behind one another.
@@ -285,29 +312,23 @@ mod x86 {
         }
     }
 
+    /// One row: loaded if it is a long run, otherwise entry by entry, in four sums. Processors of this kind take longer to
+    /// gather eight elements than to load them one by one, and masks for the rest of a short row cost more than its entries.
+    ///
+    /// # Safety
+    /// All indices are inside of `x`.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    fn dot_avx2(indices: &[u32], values: &[f32], x: &[f32]) -> f32 {
-        if indices.len() < LANES { few_avx2(indices, values, x) } else { many_avx2(indices, values, x) }
-    }
-
-    /// A long row: loaded if it is a run.
-    #[target_feature(enable = "avx2,fma")]
-    fn many_avx2(indices: &[u32], values: &[f32], x: &[f32]) -> f32 {
-        match run_of(indices, x) {
-            Some(first) => dot_run_avx2(values, &x[first..]),
-            None => indices.chunks(LANES).zip(values.chunks(LANES)).map(|(i, v)| few_avx2(i, v, x)).sum(),
-        }
-    }
-
-    /// Entry by entry, in four sums: processors of this kind take longer to gather eight elements than to load them one by
-    /// one, and masks for the rest of a short row cost more than its entries.
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn few_avx2(indices: &[u32], values: &[f32], x: &[f32]) -> f32 {
+    unsafe fn dot_avx2(indices: &[u32], values: &[f32], x: &[f32]) -> f32 {
         assert_eq!(indices.len(), values.len());
+        if indices.len() > LANES
+            && let Some(first) = run_of(indices, x)
+        {
+            return dot_run_avx2(values, &x[first..]);
+        }
         ask_ahead(indices.as_ptr(), values.as_ptr());
-        let at = |index: u32| x.get(index as usize).copied().unwrap_or(0.0);
+        // SAFETY: as the caller vouches.
+        let at = |index: u32| unsafe { *x.get_unchecked(index as usize) };
         let mut sums = [0f32; 4];
         let ((fours, rest), (of_fours, of_rest)) = (indices.as_chunks::<4>(), values.as_chunks::<4>());
         for (indices, values) in fours.iter().zip(of_fours) {

@@ -4,23 +4,25 @@ use std::arch::x86_64::*;
 
 use super::{
     SHORT, index,
-    vectors::{each_line, unpack},
+    lines::{each_line, unpack},
 };
 
 /// Entries that a register holds.
 const LANES: usize = 16;
 /// The most that can be across: four bits of a key say where it came from.
 pub(super) const ACROSS: usize = 1 << 28;
+
 /// Sorts every line into `indices` and `values`.
 ///
 /// # Safety
-/// As [`super::vectors::SortLines`] says; indices are below [`ACROSS`].
+/// As [`super::SortLines`] says; the processor has AVX-512, and indices are below [`ACROSS`].
 #[target_feature(enable = "avx512f,popcnt")]
-pub(super) unsafe fn sort_lines(pointers: &[u32], packed: &mut [u64], indices: *mut u32, values: *mut f32) {
+pub(super) unsafe fn sort_lines(ends: &[u32], packed: &mut [u64], indices: *mut u32, values: *mut f32) {
     // SAFETY: there is room for each line.
     unsafe {
-        each_line(pointers, packed, indices, values, |line, indices, values| {
-            if line.len() <= LANES {
+        each_line(ends, packed, indices, values, |line, n, indices, values| {
+            let line = &mut line[..n];
+            if n <= LANES {
                 in_a_register(line, indices, values);
             } else {
                 by_rank(line);
