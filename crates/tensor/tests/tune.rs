@@ -74,6 +74,9 @@ fn bad(name: &'static str, code: fn()) -> impl Fn(&Tensors) -> Result<Work> {
     }
 }
 
+/// Longer than everything else takes, also where the machine is slow and nothing is optimized.
+const HANG: Duration = Duration::from_secs(30);
+
 #[test]
 fn ways_that_crash_hang_or_are_wrong_are_dropped_and_reported() {
     let device = cpu();
@@ -82,7 +85,7 @@ fn ways_that_crash_hang_or_are_wrong_are_dropped_and_reported() {
         Way::new("usual", repeated(20)),
         Way::new("panics", panics),
         Way::new("kernel panics", bad("panics", || panic!("inside the kernel"))),
-        Way::new("hangs", bad("hangs", || std::thread::sleep(Duration::from_secs(4)))),
+        Way::new("hangs", bad("hangs", || std::thread::sleep(HANG))),
         Way::new("wrong", |tensors| {
             let x = tensors.rand(&[20_000], 2)?;
             Ok(Box::new(move || x.neg()))
@@ -95,7 +98,7 @@ fn ways_that_crash_hang_or_are_wrong_are_dropped_and_reported() {
     ];
     let start = Instant::now();
     let outcome = Contest::on(&device).patience(Duration::from_millis(300)).run(&ways).unwrap();
-    assert!(start.elapsed() < Duration::from_secs(3), "nobody waits for the one that hangs");
+    assert!(start.elapsed() < HANG, "nobody waits for the one that hangs");
     let reason = |n: usize| match &outcome.trials[n].fate {
         Fate::Dropped(reason) => reason.clone(),
         fate => panic!("{} was not dropped: {fate:?}", outcome.trials[n].name),

@@ -13,7 +13,9 @@ pub(crate) fn about(group: &str) -> &'static str {
         "small_op" => "One operation on 256 floats, from the call until the result is there.",
         "sparse_convert" => "A sparse matrix from coordinates to rows.",
         "sparse_product" => "A sparse matrix times a vector: banded, random and uneven rows.",
-        "fft" => "Fourier transforms of many sizes next to the library alone, and next to any operation on short lines.",
+        "fft" => {
+            "Fourier transforms of many sizes next to the library alone, and next to any operation on short lines."
+        }
         "conv" => "Convolutions of the shapes that networks have, next to candle.",
         "rnn" => "Recurrent networks over 64 steps: one layer, and two in both directions.",
         "int8" => "Products in eight bits next to the same in f32, and conversions next to a copy.",

@@ -152,11 +152,8 @@ const UNARY: Operations =
     &[("relu", |x, _| Ok(x.relu()?), 2), ("neg", |x, _| Ok(x.neg()?), 2), ("sqrt", |x, _| Ok(x.sqrt()?), 2)];
 
 /// Functions that take many instructions, over an array that is in the caches.
-const FUNCTIONS: Operations = &[
-    ("exp", |x, _| Ok(x.exp()?), 2),
-    ("tanh", |x, _| Ok(x.tanh()?), 2),
-    ("sigmoid", |x, _| Ok(x.sigmoid()?), 2),
-];
+const FUNCTIONS: Operations =
+    &[("exp", |x, _| Ok(x.exp()?), 2), ("tanh", |x, _| Ok(x.tanh()?), 2), ("sigmoid", |x, _| Ok(x.sigmoid()?), 2)];
 const FUNCTIONS_OVER: usize = 1 << 20;
 
 const BINARY: Operations = &[("add", |x, y| Ok(x.add(y)?), 3), ("mul", |x, y| Ok(x.mul(y)?), 3)];

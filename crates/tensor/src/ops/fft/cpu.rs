@@ -255,6 +255,13 @@ impl Params {
         }
     }
 
+    /// Whether it is one line whose elements lie behind one another on both sides.
+    #[inline]
+    fn is_one_piece(&self) -> bool {
+        self.count == 1 && [self.from_step, self.to_step] == [1; 2]
+    }
+
+    #[inline]
     fn scale(&self, row: &mut [f32]) {
         if self.scale != 1.0 {
             row.iter_mut().for_each(|x| *x *= self.scale);
@@ -267,6 +274,9 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
     let n = params.n as usize;
     let kind = if params.inverse == 1 { Kind::Inverse } else { Kind::Forward };
     let inverse = kind == Kind::Inverse;
+    if !in_place && params.is_one_piece() && params.plane == 0 && How::is_library(n, params.way) {
+        return one_line(launch, kept, &params, kind);
+    }
     let (from, to, lens) = if in_place {
         let all = launch.output::<Complex32>(0);
         let base = all.as_mut_ptr();
@@ -385,6 +395,15 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
     });
 }
 
+/// One short line that lies in one piece, by the library. It takes less time than the way to here, so the way is short.
+fn one_line(launch: &mut Launched<'_>, kept: &Kept, params: &Params, kind: Kind) {
+    let (n, from) = (params.n as usize, params.from as usize);
+    let (x, out) = (&launch.input::<Complex32>(0)[from..from + n], &mut launch.output::<Complex32>(1)[..n]);
+    let Plan::Complex(plan) = kept.plan((kind, n, How::Lines)) else { return };
+    kept.with_scratch(plan.get_immutable_scratch_len(), |scratch| plan.process_immutable_with_scratch(x, out, scratch));
+    params.scale(bytemuck::cast_slice_mut(out));
+}
+
 /// Planes that lie one behind the other: lines, then columns where they lie.
 fn planes(
     launch: &Launched<'_>,
@@ -461,13 +480,23 @@ fn through_rows<A: Pod + Sync + Send, B: Pod + Sync + Send>(
     let params = launch.params::<Params>();
     let (x, out) = (launch.input::<A>(0), launch.output::<B>(1));
     let [from_n, to_n] = lengths;
+    let per = |size: usize, elements: usize| (elements * size).div_ceil(size_of::<Complex32>());
+    if params.is_one_piece() {
+        let (x, out, row) = (&x[params.from as usize..][..from_n], &mut out[..to_n], per(size_of::<A>(), from_n));
+        kept.with_scratch(row + needed, |scratch| {
+            let (row, scratch) = scratch.split_at_mut(row);
+            let row = &mut bytemuck::cast_slice_mut::<_, A>(row)[..from_n];
+            row.copy_from_slice(x);
+            transform(row, out, scratch);
+        });
+        return params.scale(bytemuck::cast_slice_mut(out));
+    }
     params.check(from_n, x.len(), to_n, out.len());
     let (from, to) = (Shared(x.as_ptr().cast_mut()), Shared(out.as_mut_ptr()));
     let (from_step, to_step) = (params.from_step as isize, params.to_step as isize);
     let (width, blocks) = params.blocks(from_n, to_n, 1);
     // Rows of either kind, in complex numbers.
     let (from_pitch, to_pitch) = (from_n + APART, to_n + APART);
-    let per = |size: usize, elements: usize| (elements * size).div_ceil(size_of::<Complex32>());
     let (from_rows, to_rows) = (per(size_of::<A>(), width * from_pitch), per(size_of::<B>(), width * to_pitch));
     params.for_each(launch, width, blocks, |block| {
         let (from, to) = (&from, &to); // all of it, not the pointers alone

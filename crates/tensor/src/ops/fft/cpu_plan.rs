@@ -13,6 +13,7 @@ use super::{
     long::{self, Long},
     matrix::{self, Matrix},
 };
+use crate::Simd;
 
 /// Plans that are kept: those used last.
 pub(super) const KEPT: usize = 64;
@@ -27,6 +28,8 @@ const MATRIX: usize = 512;
 const MATRIX_OF_TWOS: usize = 1024;
 /// or from here on in eight lanes, which the library has, too,
 const MATRIX_IN_EIGHT: usize = 12_000;
+/// and never below this on one thread in eight or fewer,
+const LIBRARY: usize = 8192;
 /// and columns across lanes up to here: all of them are in the second cache.
 const COLUMN: usize = 8192;
 
@@ -91,6 +94,13 @@ pub(super) enum How {
 }
 
 impl How {
+    /// Whether one line of this length that lies in one piece is [`How::Lines`], which is known sooner than anything else.
+    #[inline]
+    pub(super) fn is_library(n: usize, way: u32) -> bool {
+        let longest = if Lanes::of(Simd::in_use()) == Some(Lanes::Avx512) { MATRIX } else { LIBRARY };
+        n < longest && way == 0
+    }
+
     /// For the lines of a launch.
     pub(super) fn of(params: &Params, threads: usize, lanes: Option<Lanes>) -> Self {
         let (n, count, along) = (params.n as usize, params.count as usize, params.shape[ACROSS - 1] as usize);
@@ -162,6 +172,9 @@ impl Kept {
 
     /// Calls `work` with so many elements that nobody else has, aligned to cache lines. What is in them is anybody's guess.
     pub(super) fn with_scratch(&self, elements: usize, work: impl FnOnce(&mut [Complex32])) {
+        if elements == 0 {
+            return work(&mut []);
+        }
         let spare = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut scratch = spare.unwrap_or_default();
         if scratch.len() < elements + NEIGHBOURS {

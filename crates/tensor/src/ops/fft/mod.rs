@@ -54,6 +54,7 @@ pub enum Norm {
 
 impl Norm {
     /// What results are multiplied with.
+    #[inline]
     fn scale(self, n: usize, inverse: bool) -> f32 {
         let n = n as f64;
         match (self, inverse) {
@@ -243,6 +244,12 @@ fn checked(op: &'static str, x: &Tensor, kind: Kind, axes: &[isize]) -> Result<S
 fn complex(op: &'static str, x: &Tensor, axes: &[isize], norm: Norm, kind: Kind) -> Result<Tensor> {
     let axes = checked(op, x, kind, axes)?;
     let scale = |axis: usize| norm.scale(x.shape()[axis], kind == Kind::Inverse);
+    if let [axis] = axes[..] {
+        // As it comes: a tensor is as large as some cache lines, and a short transform is over before it is moved.
+        let y = along(op, x, axis, kind, x.shape()[axis], scale(axis));
+        y.iter().for_each(|y| watch(x, kind, &axes, 0, norm, y));
+        return y;
+    }
     let (mut y, mut rest) = match &axes[..] {
         [others @ .., a, b] if [a + 2, b + 1] == [x.shape().len(); 2] => {
             match planes(x, kind, scale(*a) * scale(*b))? {

@@ -4,7 +4,7 @@
 //! and gathered if not, which is worth an instruction of its own only with AVX-512. Short rows are added up four at a time;
 //! with AVX2 if all of them are such runs, which is looked for where some rows of a piece are. An index that is not inside the
 //! vector adds nothing; a matrix has none, but what a device's buffers hold is nothing that memory safety may depend on. With
-//! AVX2 all indices of a piece are looked at first, which costs less than looking at each when it is used.
+//! AVX2 all indices of other pieces are looked at first, which costs less than looking at each when it is used.
 
 use super::cpu::Range;
 use crate::Simd;
@@ -234,31 +234,30 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn rows_avx2(range: &Range<'_>, indices: &[u32], values: &[f32], x: &[f32], out: &mut [f32]) -> f32 {
+        if has_runs(range.ends, indices, x) {
+            let four = |entries: (&[u32], &[f32]), lengths, x: &[f32]| four_runs_avx2(entries, lengths, x);
+            return rows_in_fours(range, (indices, values), x, out, four, |indices, values, x| run_or_each(indices, values, x));
+        }
         let first = range.entry.min(indices.len());
         let last = range.ends.iter().fold(0, |last, &end| last.max(end)) as usize;
-        let last = last.max(range.end).clamp(first, indices.len());
-        let (of_piece, most) = (&indices[first..last], x.len().min(u32::MAX as usize) as u32);
-        if of_piece.iter().fold(0, |highest, &index| highest.max(index)) >= most {
-            return rows(range, indices, values, x, out, dot_scalar);
+        let of_piece = &indices[first..last.max(range.end).clamp(first, indices.len())];
+        let inside = x.len().min(u32::MAX as usize) as u32;
+        if of_piece.iter().fold(0, |highest, &index| highest.max(index)) < inside {
+            // SAFETY: all rows lie in this piece, whatever their ends are, and all of its indices are inside.
+            rows(range, indices, values, x, out, |indices, values, x| unsafe { each_avx2(indices, values, x) })
+        } else {
+            rows(range, indices, values, x, out, dot_scalar)
         }
-        // SAFETY: all rows lie in this piece, whatever their ends are, and all of its indices are inside.
-        let dot = |indices: &[u32], values: &[f32], x: &[f32]| unsafe { dot_avx2(indices, values, x) };
-        if !has_runs(range, of_piece, x) {
-            return rows(range, indices, values, x, out, dot);
-        }
-        let four = |entries: (&[u32], &[f32]), lengths, x: &[f32]| four_runs_avx2(entries, lengths, x);
-        rows_in_fours(range, (indices, values), x, out, four, dot)
     }
 
     /// Rows that are looked at to know what most are like.
     const SAMPLE: usize = 8;
 
-    /// Whether any of some rows of a piece is a run. `of_piece` are its indices.
+    /// Whether any of some rows is a run.
     #[inline]
-    fn has_runs(range: &Range<'_>, of_piece: &[u32], x: &[f32]) -> bool {
-        let place = |end: u32| (end as usize).saturating_sub(range.entry).min(of_piece.len());
-        let mut some = range.ends.windows(2).step_by((range.ends.len() / SAMPLE).max(1));
-        some.any(|ends| match of_piece.get(place(ends[0])..place(ends[1])) {
+    fn has_runs(ends: &[u32], indices: &[u32], x: &[f32]) -> bool {
+        let mut some = ends.windows(2).step_by((ends.len() / SAMPLE).max(1));
+        some.any(|ends| match indices.get(ends[0] as usize..ends[1] as usize) {
             Some(row) if row.len() > 1 => run_of(row, x).is_some(),
             _ => false,
         })
@@ -312,20 +311,25 @@ mod x86 {
         }
     }
 
-    /// One row: loaded if it is a long run, otherwise entry by entry, in four sums. Processors of this kind take longer to
-    /// gather eight elements than to load them one by one, and masks for the rest of a short row cost more than its entries.
+    /// One row: loaded if it is a run.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn run_or_each(indices: &[u32], values: &[f32], x: &[f32]) -> f32 {
+        match indices.first().and_then(|_| run_of(indices, x)) {
+            Some(first) => dot_run_avx2(values, &x[first..]),
+            None => dot_scalar(indices, values, x),
+        }
+    }
+
+    /// One row, entry by entry, in four sums. Processors of this kind take longer to gather eight elements than to load them
+    /// one by one, and masks for the rest of a short row cost more than its entries.
     ///
     /// # Safety
     /// All indices are inside of `x`.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn dot_avx2(indices: &[u32], values: &[f32], x: &[f32]) -> f32 {
+    unsafe fn each_avx2(indices: &[u32], values: &[f32], x: &[f32]) -> f32 {
         assert_eq!(indices.len(), values.len());
-        if indices.len() > LANES
-            && let Some(first) = run_of(indices, x)
-        {
-            return dot_run_avx2(values, &x[first..]);
-        }
         ask_ahead(indices.as_ptr(), values.as_ptr());
         // SAFETY: as the caller vouches.
         let at = |index: u32| unsafe { *x.get_unchecked(index as usize) };
