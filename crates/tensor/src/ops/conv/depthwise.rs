@@ -1,5 +1,6 @@
 //! The direct algorithm on the CPU for groups of one channel, step by step: every filter reads its channel where it lies,
-//! some rows at a time. What is outside of a row is masked, and a row that is outside is a row of zeros.
+//! some rows at a time. What is outside of a row is masked, and a row that is outside is a row of zeros. Vectors that are
+//! inside as a whole have no mask: some processors take ten times as long to store with one.
 
 #![allow(clippy::needless_range_loop, reason = "registers go by their numbers")]
 
@@ -43,40 +44,90 @@ impl WithSimd for Plane<'_> {
             let place = row.checked_sub(g.padding[1]).filter(|&place| place < height);
             self.rows.push(place.map_or(self.zeros, |place| &self.x[place * width..]).as_ptr());
         }
-        if across <= S::F32_LANES { self.blocks::<S, 8, 1>(simd) } else { self.blocks::<S, 4, 2>(simd) }
+        let mut plane = self;
+        let mut start = 0;
+        while start < across {
+            if across - start <= S::F32_LANES {
+                plane.block::<S, 8, 1>(simd, start as isize);
+                start += S::F32_LANES;
+            } else {
+                plane.block::<S, 4, 2>(simd, start as isize);
+                start += 2 * S::F32_LANES;
+            }
+        }
+    }
+}
+
+/// Which lanes of a vector are there.
+#[derive(Clone, Copy)]
+enum Lanes<S: Simd> {
+    All,
+    Some(MemMask<S::m32s>),
+}
+
+impl<S: Simd> Lanes<S> {
+    #[inline(always)]
+    fn between(simd: S, from: isize, to: isize) -> Self {
+        let lanes = S::F32_LANES as isize;
+        let (from, to) = (from.clamp(0, lanes), to.clamp(0, lanes));
+        if (from, to) == (0, lanes) {
+            return Self::All;
+        }
+        Self::Some(MemMask::new(simd.mask_between_m32s(from as u32, to as u32).mask()))
+    }
+
+    /// # Safety
+    /// Those that are there can be read.
+    #[inline(always)]
+    unsafe fn load(self, simd: S, from: *const f32) -> S::f32s {
+        // SAFETY: by the caller's word.
+        unsafe {
+            match self {
+                Self::All => from.cast::<S::f32s>().read_unaligned(),
+                Self::Some(mask) => simd.mask_load_ptr_f32s(mask, from),
+            }
+        }
+    }
+
+    /// # Safety
+    /// Those that are there can be written.
+    #[inline(always)]
+    unsafe fn store(self, simd: S, to: *mut f32, values: S::f32s) {
+        // SAFETY: by the caller's word.
+        unsafe {
+            match self {
+                Self::All => to.cast::<S::f32s>().write_unaligned(values),
+                Self::Some(mask) => simd.mask_store_ptr_f32s(mask, to, values),
+            }
+        }
     }
 }
 
 impl Plane<'_> {
-    /// `VECTORS` vectors of columns after the others, from the first row to the last.
+    /// `VECTORS` vectors of columns, from the first row to the last.
     #[inline(always)]
-    fn blocks<S: Simd, const ROWS: usize, const VECTORS: usize>(mut self, simd: S) {
+    fn block<S: Simd, const ROWS: usize, const VECTORS: usize>(&mut self, simd: S, start: isize) {
         let g = self.geometry;
         let (lanes, [_, down, across]) = (S::F32_LANES as isize, g.output);
-        let between = |from: isize, to: isize| {
-            simd.mask_between_m32s(from.clamp(0, lanes) as u32, to.clamp(0, lanes) as u32).mask()
-        };
-        for start in (0..across as isize).step_by(VECTORS * S::F32_LANES) {
-            // Lanes that are inside of a row, for every element of a kernel's row and every vector.
-            let mut masks = [[between(0, 0); VECTORS]; ALONG];
-            let mut inside = [between(0, 0); VECTORS];
-            for vector in 0..VECTORS {
-                let first = start + vector as isize * lanes;
-                inside[vector] = between(0, across as isize - first);
-                for kw in 0..g.kernel[2] {
-                    let at = first + (kw * g.dilation[2]) as isize - g.padding[2] as isize;
-                    masks[kw][vector] = between(-at, g.input[2] as isize - at);
-                }
+        // Lanes that are inside of a row, for every element of a kernel's row and every vector.
+        let mut seen = [[Lanes::All; VECTORS]; ALONG];
+        let mut inside = [Lanes::All; VECTORS];
+        for vector in 0..VECTORS {
+            let first = start + vector as isize * lanes;
+            inside[vector] = Lanes::between(simd, 0, across as isize - first);
+            for kw in 0..g.kernel[2] {
+                let at = first + (kw * g.dilation[2]) as isize - g.padding[2] as isize;
+                seen[kw][vector] = Lanes::between(simd, -at, g.input[2] as isize - at);
             }
-            let mut row = 0;
-            while row + ROWS <= down {
-                self.tile::<S, ROWS, VECTORS>(simd, row, start, &masks, &inside);
-                row += ROWS;
-            }
-            while row < down {
-                self.tile::<S, 1, VECTORS>(simd, row, start, &masks, &inside);
-                row += 1;
-            }
+        }
+        let mut row = 0;
+        while row + ROWS <= down {
+            self.tile::<S, ROWS, VECTORS>(simd, row, start, &seen, &inside);
+            row += ROWS;
+        }
+        while row < down {
+            self.tile::<S, 1, VECTORS>(simd, row, start, &seen, &inside);
+            row += 1;
         }
     }
 
@@ -87,8 +138,8 @@ impl Plane<'_> {
         simd: S,
         first: usize,
         start: isize,
-        masks: &[[S::m32s; VECTORS]; ALONG],
-        inside: &[S::m32s; VECTORS],
+        lanes: &[[Lanes<S>; VECTORS]; ALONG],
+        inside: &[Lanes<S>; VECTORS],
     ) {
         let g = self.geometry;
         let mut sums = [[simd.splat_f32s(self.bias); VECTORS]; ROWS];
@@ -96,15 +147,14 @@ impl Plane<'_> {
         for kh in 0..g.kernel[1] {
             let rows = &self.rows[first + kh * g.dilation[1]..][..ROWS];
             let mut at = start - g.padding[2] as isize;
-            for masks in &masks[..g.kernel[2]] {
+            for lanes in &lanes[..g.kernel[2]] {
                 let Some(&weight) = weights.next() else { return };
                 let by = simd.splat_f32s(weight);
                 for vector in 0..VECTORS {
-                    let mask = MemMask::new(masks[vector]);
                     for row in 0..ROWS {
                         let from = rows[row].wrapping_offset(at + (vector * S::F32_LANES) as isize);
-                        // SAFETY: lanes of the mask are inside of a row of the input, or of zeros, which is as long.
-                        let seen = unsafe { simd.mask_load_ptr_f32s(mask, from) };
+                        // SAFETY: these lanes are inside of a row of the input, or of zeros, which is as long.
+                        let seen = unsafe { lanes[vector].load(simd, from) };
                         sums[row][vector] = simd.mul_add_f32s(by, seen, sums[row][vector]);
                     }
                 }
@@ -112,11 +162,10 @@ impl Plane<'_> {
             }
         }
         for vector in 0..VECTORS {
-            let mask = MemMask::new(inside[vector]);
             for row in 0..ROWS {
                 let at = ((first + row) * g.output[2]) as isize + start + (vector * S::F32_LANES) as isize;
-                // SAFETY: lanes of the mask are inside of a row of the output that exists.
-                unsafe { simd.mask_store_ptr_f32s(mask, self.out.as_mut_ptr().wrapping_offset(at), sums[row][vector]) };
+                // SAFETY: these lanes are inside of a row of the output that exists.
+                unsafe { inside[vector].store(simd, self.out.as_mut_ptr().wrapping_offset(at), sums[row][vector]) };
             }
         }
     }

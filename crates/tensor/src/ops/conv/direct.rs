@@ -42,7 +42,7 @@ impl WithSimd for Registers {
         let (rows, vectors) = match (self.one_filter, S::REGISTER_COUNT) {
             (true, _) => (1, ALONE),
             (false, 32..) => (8, TOGETHER),
-            (false, _) => (4, TOGETHER),
+            (false, _) => (6, FEW_TOGETHER),
         };
         Shape { lanes: S::F32_LANES, rows, vectors }
     }
@@ -50,8 +50,10 @@ impl WithSimd for Registers {
 
 /// Vectors of one filter alone,
 const ALONE: usize = 8;
-/// and of each of several.
+/// of each of several,
 const TOGETHER: usize = 3;
+/// and of each of several where there are sixteen registers: as many sums, and one register is left.
+const FEW_TOGETHER: usize = 2;
 
 fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
     let params = launch.params::<Params>();
@@ -152,11 +154,15 @@ impl Piece<'_> {
     /// As many filters as fit, from `filter` on. Says how many.
     #[inline(always)]
     fn tiles<S: Simd>(&mut self, simd: S, block: &Block, filter: usize) -> usize {
-        match self.plan.geometry.filters - filter {
-            8.. if self.shape.rows == 8 => self.tile::<S, 8, TOGETHER>(simd, block, filter),
-            4.. => self.tile::<S, 4, TOGETHER>(simd, block, filter),
-            2.. => self.tile::<S, 2, TOGETHER>(simd, block, filter),
-            _ => self.tile::<S, 1, TOGETHER>(simd, block, filter),
+        match (self.plan.geometry.filters - filter, S::REGISTER_COUNT) {
+            (8.., 32..) => self.tile::<S, 8, TOGETHER>(simd, block, filter),
+            (4.., 32..) => self.tile::<S, 4, TOGETHER>(simd, block, filter),
+            (2.., 32..) => self.tile::<S, 2, TOGETHER>(simd, block, filter),
+            (_, 32..) => self.tile::<S, 1, TOGETHER>(simd, block, filter),
+            (6.., _) => self.tile::<S, 6, FEW_TOGETHER>(simd, block, filter),
+            (4.., _) => self.tile::<S, 4, FEW_TOGETHER>(simd, block, filter),
+            (2.., _) => self.tile::<S, 2, FEW_TOGETHER>(simd, block, filter),
+            _ => self.tile::<S, 1, FEW_TOGETHER>(simd, block, filter),
         }
     }
 

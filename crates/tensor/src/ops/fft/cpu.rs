@@ -399,8 +399,11 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
 fn one_line(launch: &mut Launched<'_>, kept: &Kept, params: &Params, kind: Kind) {
     let (n, from) = (params.n as usize, params.from as usize);
     let (x, out) = (&launch.input::<Complex32>(0)[from..from + n], &mut launch.output::<Complex32>(1)[..n]);
-    let Plan::Complex(plan) = kept.plan((kind, n, How::Lines)) else { return };
-    kept.with_scratch(plan.get_immutable_scratch_len(), |scratch| plan.process_immutable_with_scratch(x, out, scratch));
+    kept.with_last((kind, n, How::Lines), |plan| {
+        let Plan::Complex(plan) = plan else { return };
+        let needed = plan.get_immutable_scratch_len();
+        kept.with_scratch(needed, |scratch| plan.process_immutable_with_scratch(x, out, scratch));
+    });
     params.scale(bytemuck::cast_slice_mut(out));
 }
 

@@ -1,6 +1,9 @@
 //! How lines are transformed on the CPU, and the plans for it, which are kept.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    cell::Cell,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use num_complex::Complex32;
 use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
@@ -168,6 +171,15 @@ impl Kept {
         let plan = Plan::new(key);
         plans.push((key, plan.clone()));
         plan
+    }
+
+    /// Calls `work` with a plan, which each thread remembers until it needs another: no other thread has to be asked then.
+    #[inline]
+    pub(super) fn with_last(&self, key: Key, work: impl FnOnce(&Plan)) {
+        thread_local!(static LAST: Cell<Option<(Key, Plan)>> = const { Cell::new(None) });
+        let last = LAST.take().filter(|(of, _)| *of == key).unwrap_or_else(|| (key, self.plan(key)));
+        work(&last.1);
+        LAST.set(Some(last));
     }
 
     /// Calls `work` with so many elements that nobody else has, aligned to cache lines. What is in them is anybody's guess.

@@ -212,44 +212,50 @@ fn along_own(op: &'static str, x: Tensor, axis: usize, kind: Kind, scale: f32) -
     along(op, &x, axis, kind, n, scale)
 }
 
-/// Checks the element type and the axes, which are transformed in the order they are named.
+/// Checks the element type.
 #[inline]
-fn checked(op: &'static str, x: &Tensor, kind: Kind, axes: &[isize]) -> Result<Shape> {
-    if x.dtype() != kind.takes() {
-        let takes = match kind {
-            Kind::Forward | Kind::Inverse => "complex (`rfft` takes f32)",
-            Kind::Real => "f32 (`fft` takes complex)",
-            Kind::RealInverse => "complex",
-        };
-        return Err(Error::DType { op, given: x.dtype(), takes });
+fn check(op: &'static str, x: &Tensor, kind: Kind) -> Result<()> {
+    if x.dtype() == kind.takes() {
+        return Ok(());
     }
+    let takes = match kind {
+        Kind::Forward | Kind::Inverse => "complex (`rfft` takes f32)",
+        Kind::Real => "f32 (`fft` takes complex)",
+        Kind::RealInverse => "complex",
+    };
+    Err(Error::DType { op, given: x.dtype(), takes })
+}
+
+/// Checks an axis: its number.
+#[inline]
+fn checked_axis(op: &'static str, x: &Tensor, axis: isize) -> Result<usize> {
     let shape = &x.layout().shape;
-    let mut checked = Shape::SCALAR;
-    for (i, &axis) in axes.iter().enumerate() {
-        let at = shape.axis(op, axis)?;
-        let why = match () {
-            () if axes[..i].iter().any(|&other| shape.axis(op, other).is_ok_and(|other| other == at)) => "is named twice",
-            () if shape[at] == 0 => "has length zero",
-            () => {
-                checked.push(at);
-                continue;
-            }
-        };
-        return Err(Error::Axis { op, axis, shape: (*shape).into(), why });
+    let at = shape.axis(op, axis)?;
+    if shape[at] == 0 {
+        return Err(Error::Axis { op, axis, shape: (*shape).into(), why: "has length zero" });
     }
-    Ok(checked)
+    Ok(at)
+}
+
+/// Checks the element type and the axes, which are transformed in the order they are named.
+fn checked(op: &'static str, x: &Tensor, kind: Kind, axes: &[isize]) -> Result<Shape> {
+    check(op, x, kind)?;
+    x.layout().shape.axes(op, axes)?;
+    axes.iter().map(|&axis| checked_axis(op, x, axis)).collect()
 }
 
 /// Complex transforms along all axes, the last one first.
 fn complex(op: &'static str, x: &Tensor, axes: &[isize], norm: Norm, kind: Kind) -> Result<Tensor> {
-    let axes = checked(op, x, kind, axes)?;
     let scale = |axis: usize| norm.scale(x.shape()[axis], kind == Kind::Inverse);
-    if let [axis] = axes[..] {
+    if let [axis] = *axes {
+        check(op, x, kind)?;
+        let axis = checked_axis(op, x, axis)?;
         // As it comes: a tensor is as large as some cache lines, and a short transform is over before it is moved.
         let y = along(op, x, axis, kind, x.shape()[axis], scale(axis));
-        y.iter().for_each(|y| watch(x, kind, &axes, 0, norm, y));
+        y.iter().for_each(|y| watch(x, kind, &[axis], 0, norm, y));
         return y;
     }
+    let axes = checked(op, x, kind, axes)?;
     let (mut y, mut rest) = match &axes[..] {
         [others @ .., a, b] if [a + 2, b + 1] == [x.shape().len(); 2] => {
             match planes(x, kind, scale(*a) * scale(*b))? {
