@@ -469,10 +469,15 @@ fn multiply<S: Simd, const V: usize, const R: usize>(
     let (weights, _) = S::as_simd_f32s(panel);
     let (weights, _) = weights.as_chunks::<V>();
     for (k, weights) in weights[..len].iter().enumerate() {
+        // States stay and weights go by: with twelve sums there is a register for one of these only.
+        let mut now = [simd.splat_f32s(0.0); R];
         for row in 0..R {
-            let state = simd.splat_f32s(rows[row][k]);
-            for v in 0..V {
-                sums[row][v] = simd.mul_add_e_f32s(state, weights[v], sums[row][v]);
+            now[row] = simd.splat_f32s(rows[row][k]);
+        }
+        for v in 0..V {
+            let weight = weights[v];
+            for row in 0..R {
+                sums[row][v] = simd.mul_add_e_f32s(now[row], weight, sums[row][v]);
             }
         }
     }
