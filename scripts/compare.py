@@ -65,7 +65,8 @@ def elementwise(group):
     out = np.empty_like(x)
     for case, (touched, plain, tensor) in cases.items():
         size = 4 * elements * touched / 1e9
-        yield group, f"numpy/{case}", "GB/s", size / median(lambda: plain(x, y, out))
+        library = "scipy" if case == "sigmoid" else "numpy"
+        yield group, f"{library}/{case}", "GB/s", size / median(lambda: plain(x, y, out))
         if torch is not None:
             tx, ty, to = torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(out)
             yield group, f"torch/{case}", "GB/s", size / median(lambda: tensor(tx, ty, to))

@@ -167,11 +167,12 @@ impl<'a> Bindings<'a> {
             self._locks.push(lock);
             for &i in same {
                 let start = base.wrapping_add(slices[i].range().start);
+                // Before anything fails: what is taken to be overwritten must not be left as it is.
+                self.bound[i] = Bound { start, len: slices[i].len(), writes: access.writes(), overwrites };
                 let align = (1 << declared[i].element.trailing_zeros()).min(16);
                 if !start.addr().is_multiple_of(align) {
                     return Err(Error::Misaligned { value: start.addr() as u64, align: align as u64 });
                 }
-                self.bound[i] = Bound { start, len: slices[i].len(), writes: access.writes(), overwrites };
             }
         }
         Ok(())

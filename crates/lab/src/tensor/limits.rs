@@ -63,8 +63,8 @@ pub(super) fn read(effort: &Effort, elements: usize) -> Side {
 pub(super) fn functions(effort: &Effort, elements: usize) -> Side {
     let effort = effort.clone();
     Side::new("std", move || {
-        let functions: [(&str, fn(f32) -> f32); 3] =
-            [("exp", f32::exp), ("tanh", f32::tanh), ("sigmoid", |x| 1.0 / (1.0 + (-x).exp()))];
+        let functions =
+            [("exp", f32::exp as fn(f32) -> f32), ("tanh", f32::tanh), ("sigmoid", |x| 1.0 / (1.0 + (-x).exp()))];
         let (from, mut to) = (numbers(elements, 1), vec![0f32; elements]);
         let piece = elements.div_ceil(rayon::current_num_threads());
         let mut metrics = Vec::new();

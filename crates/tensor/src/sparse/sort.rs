@@ -2,14 +2,14 @@
 //!
 //! A counting sort puts the entries into their lines, index and value in one word, since it is the cache lines that cost;
 //! then every line is sorted. In short lines it is counted for each entry how many come before it, which takes no branch that
-//! a processor could guess wrong, eight entries at a time where it has AVX2; where it has AVX-512, up to sixteen entries are
-//! sorted in one register by a network of exchanges (Batcher's bitonic one). Their length is bounded, so all of that is
+//! a processor could guess wrong, eight entries at a time where it has AVX2. Where it has that or AVX-512, up to sixteen entries
+//! are sorted in registers by a network of exchanges (Batcher's bitonic one). Their length is bounded, so all of that is
 //! linear. Where indices are too large for the keys that this takes, short lines are sorted by insertion. Long lines go
 //! through a radix sort. All of it is stable: entries of one place lie behind one another in the end, in the order they came,
 //! and are summed. Many entries are shared by threads, each of which has lines of its own; see `shares.rs`.
 
 use super::compressed::Compressed;
-use lines::{BEHIND, SortLines};
+use lines::SortLines;
 use shares::Entries;
 
 /// The longest line that is short.
@@ -270,13 +270,18 @@ mod tests {
             let mixed: Vec<f32> = order.iter().map(|&i| values[i]).collect();
             let (lines, indices) = (pick(&lines), pick(&indices));
             let entries = Entries { lines: &lines, indices: &indices, values: &mixed };
-            for threads in [1, 2, 5] {
-                let mut ends = vec![0; pointers.len() - 1];
-                let (got, got_values, doubles) = entries.sort_on(threads, &mut ends, across);
-                let got: Vec<_> = got.into_iter().zip(got_values).collect();
-                assert_eq!((&got, &doubles), (&wanted, &wanted_doubles), "below {across}, {threads} threads");
-                assert_eq!(ends, pointers[1..]);
-            }
+            let crew = millrace_ring::Crew::new();
+            std::thread::scope(|scope| {
+                scope.spawn(|| crew.serve());
+                for shares in [1, 2, 5] {
+                    let mut ends = vec![0; pointers.len() - 1];
+                    let (got, got_values, doubles) = entries.sort_with(Some(&crew), shares, &mut ends, across);
+                    let got: Vec<_> = got.into_iter().zip(got_values).collect();
+                    assert_eq!((&got, &doubles), (&wanted, &wanted_doubles), "below {across}, {shares} shares");
+                    assert_eq!(ends, pointers[1..]);
+                }
+                crew.dismiss();
+            });
         }
     }
 }

@@ -52,7 +52,7 @@ impl WithSimd for Registers {
 const ALONE: usize = 8;
 /// of each of several,
 const TOGETHER: usize = 3;
-/// and of each of several where there are sixteen registers: as many sums, and one register is left.
+/// and of each of several where there are sixteen registers: six times two sums, two vectors, a weight, and one is left.
 const FEW_TOGETHER: usize = 2;
 
 fn run(launch: &mut Launched<'_>, scratch: &Scratch) {

@@ -31,8 +31,6 @@ const MATRIX: usize = 512;
 const MATRIX_OF_TWOS: usize = 1024;
 /// or from here on in eight lanes, which the library has, too,
 const MATRIX_IN_EIGHT: usize = 12_000;
-/// and never below this on one thread in eight or fewer,
-const LIBRARY: usize = 8192;
 /// and columns across lanes up to here: all of them are in the second cache.
 const COLUMN: usize = 8192;
 
@@ -100,7 +98,7 @@ impl How {
     /// Whether one line of this length that lies in one piece is [`How::Lines`], which is known sooner than anything else.
     #[inline]
     pub(super) fn is_library(n: usize, way: u32) -> bool {
-        let longest = if Lanes::of(Simd::in_use()) == Some(Lanes::Avx512) { MATRIX } else { LIBRARY };
+        let longest = if Lanes::of(Simd::in_use()) == Some(Lanes::Avx512) { MATRIX } else { MATRIX_IN_EIGHT };
         n < longest && way == 0
     }
 

@@ -234,7 +234,7 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn rows_avx2(range: &Range<'_>, indices: &[u32], values: &[f32], x: &[f32], out: &mut [f32]) -> f32 {
-        if has_runs(range.ends, indices, x) {
+        if has_runs(range, indices, x) {
             let four = |entries: (&[u32], &[f32]), lengths, x: &[f32]| four_runs_avx2(entries, lengths, x);
             return rows_in_fours(range, (indices, values), x, out, four, |indices, values, x| run_or_each(indices, values, x));
         }
@@ -253,14 +253,20 @@ mod x86 {
     /// Rows that are looked at to know what most are like.
     const SAMPLE: usize = 8;
 
-    /// Whether any of some rows is a run.
+    /// Whether most of some rows are runs.
     #[inline]
-    fn has_runs(ends: &[u32], indices: &[u32], x: &[f32]) -> bool {
-        let mut some = ends.windows(2).step_by((ends.len() / SAMPLE).max(1));
-        some.any(|ends| match indices.get(ends[0] as usize..ends[1] as usize) {
-            Some(row) if row.len() > 1 => run_of(row, x).is_some(),
-            _ => false,
-        })
+    fn has_runs(range: &Range<'_>, indices: &[u32], x: &[f32]) -> bool {
+        let ends = range.ends;
+        let first = (range.entry, ends.first().map_or(range.end, |&end| end as usize));
+        let others = ends.windows(2).step_by((ends.len() / SAMPLE).max(1)).map(|ends| (ends[0] as usize, ends[1] as usize));
+        let (mut runs, mut seen) = (0, 0);
+        for row in [first].into_iter().chain(others).filter_map(|(from, to)| indices.get(from..to)) {
+            if row.len() > 1 {
+                seen += 1;
+                runs += usize::from(run_of(row, x).is_some());
+            }
+        }
+        2 * runs > seen
     }
 
     /// Four rows of one to sixteen entries each, which are all of these, if the entries of each lie behind one another.

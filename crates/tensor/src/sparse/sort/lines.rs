@@ -1,18 +1,17 @@
 //! What all ways to sort lines have in common.
 
-use super::{SHORT, by_digits, index, value};
+use super::{SHORT, by_digits, by_insertion, index, value};
 
-/// Entries behind the last one, so that vectors may be loaded wherever a line begins.
-pub(super) const BEHIND: usize = SHORT;
+/// Entries that have to be behind a short line, so that vectors may be loaded and stored wherever one begins.
+const BEHIND: usize = SHORT;
 
 /// Sorts every line of packed entries into indices and values. It is given where lines end, which rises to the number of
-/// entries, those entries and [`BEHIND`] more that may be anything, and room for as many indices and values as there are
-/// entries, and writes all of these.
+/// entries, those entries, and room for as many indices and values, and writes all of these.
 pub(super) type SortLines = unsafe fn(&[u32], &mut [u64], *mut u32, *mut f32);
 
-/// What every [`SortLines`] does: short lines, which have at least one entry, with `short`. It is given a line and [`BEHIND`]
-/// entries behind it, how long it is without them, and where its indices and values go; behind these it may write as many more
-/// as there are entries behind it, since lines that follow write over them.
+/// What every [`SortLines`] does: short lines, which have at least one entry, with `short`, except at the end. It is given a line
+/// and [`BEHIND`] entries behind it, how long it is without them, and where its indices and values go; behind these it may write
+/// as many more as there are entries behind it, since lines that follow write over them.
 ///
 /// # Safety
 /// As [`SortLines`] says. `short` writes the indices and values of its line.
@@ -25,7 +24,7 @@ pub(super) unsafe fn each_line(
     short: impl Fn(&mut [u64], usize, *mut u32, *mut f32),
 ) {
     let mut room = Vec::new();
-    let (mut start, all) = (0, packed.len() - BEHIND);
+    let (mut start, all) = (0, packed.len());
     for &end in ends {
         let end = end as usize;
         // SAFETY: there is room for all lines.
@@ -33,9 +32,13 @@ pub(super) unsafe fn each_line(
         match end - start {
             0 => {}
             n @ 1..=SHORT if end + BEHIND <= all => short(&mut packed[start..end + BEHIND], n, indices, values),
-            _ => {
+            n => {
                 let line = &mut packed[start..end];
-                by_digits(line, &mut room);
+                if n <= SHORT {
+                    by_insertion(line)
+                } else {
+                    by_digits(line, &mut room)
+                }
                 // SAFETY: as above.
                 unsafe { unpack(line, indices, values) };
             }

@@ -6,11 +6,13 @@
 
 use std::{
     ops::Range,
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{LazyLock, Mutex, Once, OnceLock, PoisonError},
     thread,
 };
 
-use super::{BEHIND, SortLines, doubled, pack, post_increment, sort_lines};
+use millrace_ring::Crew;
+
+use super::{SortLines, doubled, pack, post_increment, sort_lines};
 #[cfg(target_arch = "x86_64")]
 use crate::Simd;
 use crate::cpu::{scratch::Scratch, stream::prefetch_at};
@@ -55,6 +57,19 @@ struct Target {
 // SAFETY: every thread writes the entries of its own lines.
 unsafe impl Sync for Target {}
 
+/// Threads that help whoever sorts, started when they are first needed: to start one takes a third of what it does. They
+/// sleep in between.
+fn crew(threads: usize) -> &'static Crew {
+    static CREW: LazyLock<Crew> = LazyLock::new(Crew::new);
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        // If one cannot be started, its share is left to the others.
+        let start = |n| thread::Builder::new().name(format!("millrace-sort-{n}")).spawn(|| CREW.serve());
+        (1..threads).map(start).for_each(drop);
+    });
+    &CREW
+}
+
 impl Entries<'_> {
     /// Whether they are in order, and none is at another's place.
     pub(super) fn are_sorted(&self) -> bool {
@@ -65,17 +80,24 @@ impl Entries<'_> {
     /// Indices and values, sorted by line and index, and the lines that have an index twice. Says where each line ends.
     pub(super) fn sort(&self, ends: &mut [u32], across: usize) -> (Vec<u32>, Vec<f32>, Vec<usize>) {
         static THREADS: OnceLock<usize> = OnceLock::new();
-        let threads = *THREADS.get_or_init(|| thread::available_parallelism().map_or(1, Into::into));
-        self.sort_on(threads.min(self.values.len() / WORTH).clamp(1, MOST), ends, across)
+        let threads = *THREADS.get_or_init(|| thread::available_parallelism().map_or(1, Into::into).min(MOST));
+        let shares = threads.min(self.values.len() / WORTH).max(1);
+        self.sort_with((shares > 1).then(|| crew(threads)), shares, ends, across)
     }
 
-    /// The same on so many threads.
-    pub(super) fn sort_on(&self, threads: usize, ends: &mut [u32], across: usize) -> (Vec<u32>, Vec<f32>, Vec<usize>) {
+    /// The same in so many shares, with threads that help.
+    pub(super) fn sort_with(
+        &self,
+        crew: Option<&Crew>,
+        shares: usize,
+        ends: &mut [u32],
+        across: usize,
+    ) -> (Vec<u32>, Vec<f32>, Vec<usize>) {
         let n = self.values.len();
         let (mut indices, mut values) = (Vec::with_capacity(n), Vec::with_capacity(n));
         let (target, sort_lines) =
             (Target { indices: indices.as_mut_ptr(), values: values.as_mut_ptr() }, sort_lines(across));
-        let (shares, doubles) = (Mutex::new(self.shares(ends, threads).into_iter()), Mutex::new(Vec::new()));
+        let (shares, doubles) = (Mutex::new(self.shares(ends, shares).into_iter()), Mutex::new(Vec::new()));
         let work = || {
             let next = || shares.lock().unwrap_or_else(PoisonError::into_inner).next();
             while let Some(share) = next() {
@@ -84,13 +106,10 @@ impl Entries<'_> {
                 doubles.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
             }
         };
-        thread::scope(|scope| {
-            for _ in 1..threads {
-                // If it cannot be started, its share is left to the others.
-                let _ = thread::Builder::new().spawn_scoped(scope, work);
-            }
-            work();
-        });
+        match crew {
+            Some(crew) => crew.run(&work),
+            None => work(),
+        }
         // SAFETY: the shares have all lines, so every entry was written.
         unsafe {
             indices.set_len(n);
@@ -134,15 +153,16 @@ impl Share<'_> {
         };
         let before = below(self.lines.start);
         let n = if self.last { all.lines.len() } else { below(self.lines.end) } - before;
-        let (noted, lines) = ((n + MORE).div_ceil(2), self.ends.len().div_ceil(2));
-        SCRATCH.with(n + BEHIND + 2 * noted + lines, |room| {
-            let (packed, room) = room.split_at_mut(n + BEHIND);
+        let (all_own, lines) = (n == all.lines.len(), self.ends.len().div_ceil(2));
+        let noted = if all_own { 0 } else { (n + MORE).div_ceil(2) };
+        SCRATCH.with(n + 2 * noted + lines, |room| {
+            let (packed, room) = room.split_at_mut(n);
             let (numbers, room) = room.split_at_mut(noted);
             let (own, next) = room.split_at_mut(noted);
             let [numbers, own, next] = [numbers, own, next].map(bytemuck::cast_slice_mut::<u64, u32>);
             // SAFETY: numbers and lines are those of entries that are there and in these lines, `n` of them.
             unsafe {
-                if n == all.lines.len() {
+                if all_own {
                     self.scatter(all, all.lines, |i| i, packed, next);
                 } else {
                     note(all.lines, &self.lines, numbers, own);
