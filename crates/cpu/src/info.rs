@@ -1,6 +1,8 @@
 //! What processor this is.
 
-use std::{fs, path::Path, sync::OnceLock};
+use std::{fs, io::Read, path::Path, sync::OnceLock};
+
+use crate::node;
 
 /// A level of cache, as one core sees it.
 ///
@@ -38,7 +40,7 @@ pub struct CpuInfo {
     pub caches: Vec<Cache>,
     /// Vector instructions it has, of those that can matter here.
     pub simd: Vec<&'static str>,
-    /// NUMA nodes, at least one.
+    /// NUMA nodes with cores, at least one.
     pub numa_nodes: usize,
     /// Bytes of memory in the machine.
     pub memory: u64,
@@ -71,7 +73,7 @@ impl CpuInfo {
             cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
             caches: caches(),
             simd: simd(),
-            numa_nodes: numa_nodes(),
+            numa_nodes: node::all().len().max(1),
             memory: memory(),
             page: page(),
         }
@@ -113,12 +115,16 @@ fn size(bytes: u64) -> String {
     format!("{value:.digits$} {}", ["B", "KiB", "MiB", "GiB", "TiB"][unit])
 }
 
-fn line(path: impl AsRef<Path>) -> Option<String> {
-    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+/// What a file of the system begins with, by one read: asking for its length first, and for more in the end, takes as long
+/// again, and there are many files.
+fn beginning(path: impl AsRef<Path>) -> Option<String> {
+    let mut bytes = [0; 4096];
+    let read = fs::File::open(path).ok()?.read(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes[..read]).trim().to_owned())
 }
 
 fn name() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let info = beginning("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     match model {
         Some((_, name)) => name.split_whitespace().collect::<Vec<_>>().join(" "),
@@ -129,8 +135,8 @@ fn name() -> String {
 fn caches() -> Vec<Cache> {
     let cache = |index: u32| {
         let folder = format!("/sys/devices/system/cpu/cpu0/cache/index{index}");
-        let (level, kind) = (line(format!("{folder}/level"))?.parse().ok()?, line(format!("{folder}/type"))?);
-        let text = line(format!("{folder}/size"))?;
+        let (level, kind) = (beginning(format!("{folder}/level"))?.parse().ok()?, beginning(format!("{folder}/type"))?);
+        let text = beginning(format!("{folder}/size"))?;
         let bytes = match text.split_at(text.len().checked_sub(1)?) {
             (number, "K") => number.parse::<u64>().ok()? << 10,
             (number, "M") => number.parse::<u64>().ok()? << 20,
@@ -139,13 +145,6 @@ fn caches() -> Vec<Cache> {
         Some(Cache { level, kind, bytes })
     };
     (0..).map_while(cache).collect()
-}
-
-fn numa_nodes() -> usize {
-    let Ok(folder) = fs::read_dir("/sys/devices/system/node") else { return 1 };
-    let is_node = |name: &str| name.strip_prefix("node").is_some_and(|n| n.parse::<u32>().is_ok());
-    let nodes = folder.filter(|entry| entry.as_ref().is_ok_and(|e| e.file_name().to_str().is_some_and(is_node)));
-    nodes.count().max(1)
 }
 
 #[cfg(unix)]

@@ -64,7 +64,7 @@ impl Residency {
     pub(crate) fn start(&self, kernel: Kernel, options: &LaunchOptions) -> Result<()> {
         let always = options.priority == Priority::High || options.wait == WaitPolicy::Spin;
         let never = options.priority == Priority::Low;
-        let taken = |count: usize| (always || (!never && count < cores())).then_some(count + 1);
+        let taken = |count: usize| (always || (!never && (count == 0 || count < cores()))).then_some(count + 1);
         if self.own.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok() {
             struct SignOff(Arc<AtomicUsize>);
             impl Drop for SignOff {

@@ -95,8 +95,11 @@ impl TickClock {
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 fn counter_is_a_clock() -> bool {
-    let used = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
-    used.is_ok_and(|name| name.trim() == "tsc")
+    static IS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *IS.get_or_init(|| {
+        let used = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+        used.is_ok_and(|name| name.trim() == "tsc")
+    })
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
