@@ -1,6 +1,6 @@
 //! The direct algorithm on the CPU for groups of one channel, step by step: every filter reads its channel where it lies,
 //! some rows at a time. What is outside of a row is masked, and a row that is outside is a row of zeros. Vectors that are
-//! inside as a whole have no mask: some processors take ten times as long to store with one.
+//! inside as a whole have no mask: some processors take much longer to store with one.
 
 #![allow(clippy::needless_range_loop, reason = "registers go by their numbers")]
 
