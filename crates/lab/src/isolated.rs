@@ -73,6 +73,8 @@ pub struct Ended {
 const LAST: usize = 6;
 /// Characters that are kept of each.
 const WIDEST: usize = 160;
+/// How long the output of a process that has ended may take to arrive.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How often a stop is looked for.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -144,7 +146,7 @@ impl Running {
     ) -> Ended {
         let (mut rows, mut ended, mut open) = (Vec::new(), false, 2);
         let mut deadline = Instant::now() + timeout;
-        let mut stopping = None;
+        let (mut stopping, mut gone) = (None, None);
         let why = loop {
             match stopping {
                 None if stop() => {
@@ -166,8 +168,10 @@ impl Running {
                     }
                 }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    // Its output may be held open by what it started and left behind.
-                    if let Ok(Some(status)) = self.child.try_wait() {
+                    // Its last words may still be on their way; its output may also be held open by what it left behind.
+                    if let Ok(Some(status)) = self.child.try_wait()
+                        && Instant::now() > *gone.get_or_insert_with(|| Instant::now() + LAST_WORDS)
+                    {
                         break self.verdict(status, ended);
                     }
                 }
