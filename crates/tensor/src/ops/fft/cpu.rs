@@ -180,11 +180,7 @@ impl Block {
 
 impl Params {
     /// Lines per block, and blocks.
-    #[inline]
     fn blocks(&self, from_n: usize, to_n: usize, lanes: usize) -> (usize, usize) {
-        if self.count == 1 {
-            return (lanes, 1);
-        }
         let along = self.shape[ACROSS - 1] as usize;
         let longest = from_n.max(to_n);
         let width = if self.from_step == 1 && self.to_step == 1 {
@@ -196,15 +192,11 @@ impl Params {
         (width, self.count as usize / along * along.div_ceil(width))
     }
 
-    #[inline]
     fn block(&self, width: usize, number: usize) -> Block {
-        let (from_line, to_line) = (self.from_strides[ACROSS - 1] as isize, self.to_strides[ACROSS - 1] as isize);
-        if self.count == 1 {
-            return Block { lines: 1, from: self.from as isize, from_line, to: 0, to_line };
-        }
         let along = self.shape[ACROSS - 1] as usize;
         let per_row = along.div_ceil(width);
         let (mut outer, first) = (number / per_row, number % per_row * width);
+        let (from_line, to_line) = (self.from_strides[ACROSS - 1] as isize, self.to_strides[ACROSS - 1] as isize);
         let mut block = Block {
             lines: width.min(along - first),
             from: self.from as isize + first as isize * from_line,
@@ -225,11 +217,9 @@ impl Params {
     /// Panics unless every line is inside: strides were made for these buffers, so none should be outside.
     fn check(&self, from_n: usize, from_len: usize, to_n: usize, to_len: usize) {
         let inside = |start: u32, n: usize, step: i32, strides: &[i32; ACROSS], len: usize| {
-            let line = (n as isize - 1) * step as isize;
-            let (mut low, mut high) = (start as isize + line.min(0), start as isize + line.max(0));
-            // Of one line all axes have length one.
-            let axes = if self.count == 1 { &[] } else { &self.shape[..] };
-            for (&dim, &stride) in axes.iter().zip(strides) {
+            let (mut low, mut high) = (start as isize, start as isize);
+            let axes = self.shape.iter().zip(strides).map(|(&dim, &stride)| (dim as usize, stride));
+            for (dim, stride) in axes.chain([(n, step)]) {
                 let reach = (dim as isize - 1) * stride as isize;
                 (low, high) = (low + reach.min(0), high + reach.max(0));
             }
@@ -240,11 +230,7 @@ impl Params {
     }
 
     /// Calls `each` for every block, on several threads if that is worth it.
-    #[inline]
     fn for_each(&self, launch: &Launched<'_>, width: usize, blocks: usize, each: impl Fn(&Block) + Sync) {
-        if blocks == 1 {
-            return each(&self.block(width, 0));
-        }
         let n = f64::from(self.n);
         let work = f64::from(self.count) * n * (n.log2() + 2.0) * COST;
         let task = |number: u64| each(&self.block(width, number as usize));
