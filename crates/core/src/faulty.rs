@@ -57,6 +57,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     stalled: bool,
+    /// How long handing over a batch takes.
+    hesitation: Duration,
     /// Batches until the device is gone.
     lose_after: Option<u64>,
     refuse_memory: bool,
@@ -113,6 +115,25 @@ impl Faults {
     /// ```
     pub fn resume(&self) {
         self.change(|state| state.stalled = false);
+    }
+
+    /// Handing over a batch takes so much time, as it does when a driver is busy.
+    ///
+    /// ```
+    /// # use millrace::{Runtime, cpu::CpuProvider, faulty::{Faults, FaultyProvider}};
+    /// # let faults = Faults::default();
+    /// # let runtime = Runtime::new(vec![Box::new(FaultyProvider::new(CpuProvider, faults.clone()))]);
+    /// # let device = runtime.open("cpu")?;
+    /// # let (stream, buffer) = (device.stream()?, device.allocate(4)?);
+    /// use std::time::{Duration, Instant};
+    /// faults.hesitate(Duration::from_millis(20));
+    /// let start = Instant::now();
+    /// stream.run(buffer.fill(.., 1))?;
+    /// assert!(start.elapsed() >= Duration::from_millis(20));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hesitate(&self, time: Duration) {
+        self.change(|state| state.hesitation = time);
     }
 
     /// After so many more batches the device is gone. The next one that is opened is not.
@@ -354,7 +375,9 @@ impl Batch for FaultyBatch {
             }
             *left = left.saturating_sub(1);
         }
+        let hesitation = state.hesitation;
         drop(state);
+        std::thread::sleep(hesitation);
         let (done, lost) = (Arc::<Done>::default(), self.lost);
         let gone = |_| Error::DeviceLost("its queue has ended".into());
         self.queue.send(Job { commands: self.commands, done: done.clone() }).map_err(gone)?;

@@ -204,7 +204,7 @@ impl Core {
     }
 
     /// Commands finished on all streams.
-    fn progress(&self) -> u64 {
+    pub(crate) fn progress(&self) -> u64 {
         let streams = self.streams();
         let live = streams.live.values().filter_map(std::sync::Weak::upgrade).collect::<Vec<_>>();
         let gone = streams.gone.total();
@@ -214,20 +214,24 @@ impl Core {
 
     /// A wait ended without anything having moved for `time`.
     pub(crate) fn strike(&self, time: Duration) {
-        let progress = self.progress();
+        if let Some(reason) = self.count_strike(self.progress(), time) {
+            self.give_up(&reason);
+        }
+    }
+
+    /// Counts a strike. After the last one the device is lost when this returns, and why; what is pending is not answered
+    /// yet.
+    pub(crate) fn count_strike(&self, progress: u64, time: Duration) -> Option<Arc<str>> {
         let mut state = self.condition();
         if self.watch.lost.get().is_some() {
-            return;
+            return None;
         }
         state.strikes = if state.progress == progress { state.strikes + 1 } else { 1 };
         state.progress = progress;
         let (strikes, allowed) = (state.strikes, self.options.strikes);
         let reason: Arc<str> = format!("nothing moved for {time:?} (strike {strikes} of {allowed})").into();
         self.enter(&mut state, HealthState::Degraded, Some(reason.clone()));
-        drop(state);
-        if strikes >= allowed {
-            self.lose(&reason);
-        }
+        (strikes >= allowed && self.watch.lost.set(Error::DeviceLost(reason.clone())).is_ok()).then_some(reason)
     }
 
     /// Something moved while the device was not healthy.
@@ -241,10 +245,14 @@ impl Core {
 
     /// The device is given up: everything pending is answered, and nothing is accepted any more.
     pub(crate) fn lose(&self, reason: &Arc<str>) {
-        let error = Error::DeviceLost(reason.clone());
-        if self.watch.lost.set(error.clone()).is_err() {
-            return;
+        if self.watch.lost.set(Error::DeviceLost(reason.clone())).is_ok() {
+            self.give_up(reason);
         }
+    }
+
+    /// The rest of losing it, for the one who said so first.
+    pub(crate) fn give_up(&self, reason: &Arc<str>) {
+        let error = Error::DeviceLost(reason.clone());
         self.enter(&mut self.condition(), HealthState::Lost, Some(reason.clone()));
         self.aborting.store(true, Ordering::SeqCst);
         self.backend.abandon();

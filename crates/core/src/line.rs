@@ -64,6 +64,13 @@ struct Flights {
     closed: bool,
 }
 
+impl Flights {
+    /// Since when the device is at the oldest batch.
+    fn since(&self) -> Option<Instant> {
+        Some(self.queue.front()?.since.max(self.moved))
+    }
+}
+
 /// A batch on the device.
 struct Flight {
     submission: Box<dyn Submission>,
@@ -306,7 +313,7 @@ impl Core {
             }
             Ok(false) => {
                 drop(role);
-                self.complain(line, &flight);
+                self.complain(line);
                 Attended::Waited
             }
             Err(error) => {
@@ -368,17 +375,26 @@ impl Core {
         self.answer(&stream, kind, reply, result);
     }
 
-    /// Strikes if the device has not finished anything for too long.
-    fn complain(&self, line: &Line, flight: &Flight) {
-        let mut flights = line.flights();
-        let now = Instant::now();
-        let still = now.saturating_duration_since(flight.since.max(flights.moved));
-        let told = now.saturating_duration_since(flight.since.max(flights.moved).max(flights.struck));
-        if told >= self.options.timeout {
-            flights.struck = now;
-            drop(flights);
-            self.strike(still);
+    /// Strikes if the device has not finished anything for too long, or says until when it may go on with the oldest
+    /// batch.
+    pub(crate) fn complain(&self, line: &Line) -> Option<Instant> {
+        let (timeout, now) = (self.options.timeout, Instant::now());
+        let since = line.flights().since()?;
+        if now < since + timeout {
+            return Some(since + timeout);
         }
+        let progress = self.progress();
+        let mut flights = line.flights();
+        if flights.since() == Some(since) && now >= flights.struck + timeout {
+            flights.struck = now;
+            // Counted before others who complain go on.
+            let last = self.count_strike(progress, now - since);
+            drop(flights);
+            if let Some(reason) = last {
+                self.give_up(&reason);
+            }
+        }
+        None
     }
 
     /// The device is lost: what is in flight will never land.

@@ -206,18 +206,26 @@ impl Stream {
         let timeout = self.inner.timeout();
         // Whoever it was left for waits for room now.
         self.inner.context.core.ready.end_offer(&self.inner);
+        let look = || (self.inner.progress(), Instant::now() + timeout);
+        let (mut progress, mut until) = look();
         loop {
-            let progress = self.inner.progress();
-            match self.inner.ring.send_timeout(envelope, timeout) {
+            match self.inner.ring.send_deadline(envelope, until) {
                 Ok(()) => {
                     self.inner.submitted();
                     return Ok(ticket);
                 }
                 Err(SendDeadlineError::Closed(envelope)) => return Err(rejected(self.closed(), envelope)),
-                Err(SendDeadlineError::Deadline(back)) if self.inner.progress() == progress => {
-                    return Err(rejected(self.inner.stalled(timeout), back));
+                Err(SendDeadlineError::Deadline(back)) => {
+                    if self.inner.progress() == progress {
+                        match self.inner.stalled(timeout) {
+                            Ok(later) => until = later,
+                            Err(error) => return Err(rejected(error, back)),
+                        }
+                    } else {
+                        (progress, until) = look();
+                    }
+                    envelope = back;
                 }
-                Err(SendDeadlineError::Deadline(back)) => envelope = back,
             }
         }
     }

@@ -79,7 +79,7 @@ impl<T: Answer> Ticket<T> {
                     return result;
                 }
                 let timeout = self.stream.timeout();
-                let look = |stream: &StreamInner| (stream.progress(), Instant::now());
+                let look = |stream: &StreamInner| (stream.progress(), Instant::now() + timeout);
                 // Attending a device's own queue may take all of the timeout. A worker of ours counts with every command,
                 // and should not have to fetch that line back from one who only polls.
                 let seen = self.stream.is_attended().then(|| look(&self.stream));
@@ -89,13 +89,17 @@ impl<T: Answer> Ticket<T> {
                 if let Some(received) = poll_while_worthwhile(|| self.reply.try_recv()) {
                     return self.settle(received);
                 }
-                let (mut progress, mut since) = seen.unwrap_or_else(|| look(&self.stream));
+                let (mut progress, mut until) = seen.unwrap_or_else(|| look(&self.stream));
                 loop {
-                    match self.reply.sleep_until(since + timeout) {
+                    match self.reply.sleep_until(until) {
                         Err(ReplyError::Deadline) if self.stream.progress() == progress => {
-                            return Err(self.stream.stalled(timeout));
+                            match self.stream.stalled(timeout) {
+                                Ok(later) => until = later,
+                                // It may have come while we complained.
+                                Err(error) => return self.try_wait().unwrap_or(Err(error)),
+                            }
                         }
-                        Err(ReplyError::Deadline) => (progress, since) = look(&self.stream),
+                        Err(ReplyError::Deadline) => (progress, until) = look(&self.stream),
                         other => return self.settle(other),
                     }
                 }

@@ -137,15 +137,20 @@ impl StreamInner {
     }
 
     /// Nothing moved here for the device's timeout. It is the device's fault only if a command was running: one that
-    /// waits for a marker may wait for the caller.
-    pub(crate) fn stalled(&self, timeout: Duration) -> Error {
+    /// waits for a marker may wait for the caller. Or it is not over: the device has had what it is to do for less than
+    /// that, and until when it may have it is told.
+    pub(crate) fn stalled(&self, timeout: Duration) -> Result<Instant> {
         let core = &self.context.core;
-        if let Drive::Direct(_) = core.drive
-            && self.is_driven()
-        {
-            core.strike(timeout);
+        match &core.drive {
+            Drive::Direct(_) if self.is_driven() => core.strike(timeout),
+            Drive::Direct(_) => {}
+            Drive::Line(line) => {
+                if let Some(until) = core.complain(line) {
+                    return Ok(until);
+                }
+            }
         }
-        core.watch.lost().unwrap_or(Error::Stalled(timeout))
+        Err(core.watch.lost().unwrap_or(Error::Stalled(timeout)))
     }
 
     /// Why the device is lost, if it is.
