@@ -373,9 +373,9 @@ const FAR: u32 = 200;
 /// Meanwhile it looks after every so many whether the other one still gets on: more often, and the line that says so would
 /// go back and forth; more rarely, and the end of a batch is waited for in vain.
 #[cfg(not(loom))]
-const STRETCH: u32 = 8;
+const STRETCH: u32 = 16;
 /// Messages of a batch that is worth waiting for.
-pub(crate) const ENOUGH: u32 = 32;
+pub(crate) const ENOUGH: u32 = 48;
 /// Fewer than this in one go are no batch.
 const BATCH: u32 = 8;
 /// So many in one go are a stream that will go on for a while.
@@ -482,7 +482,7 @@ mod tests {
             });
             looks.get()
         };
-        assert_eq!([after(0), after(1), after(3)], [1, 2, 4], "one look more than there was anything to see");
+        assert_eq!([after(0), after(1), after(2)], [1, 2, 3], "one look more than there was anything to see");
         assert_eq!(after(100), ENOUGH.div_ceil(STRETCH) as usize, "nor one that is too slow");
         looks.set(0);
         leave_alone(ENOUGH, each, || {
