@@ -2,7 +2,8 @@
 //!
 //! Waking a sleeping thread costs tens of microseconds, so a waiter first polls for about as long (the "ski rental"
 //! rule: at most twice the cost of having known the future). It polls in two steps: a microsecond with the processor's
-//! pause instruction, then by yielding, which gives the core away where more threads than cores want to run. A yield
+//! pause instruction, then by yielding, which gives the core away where more threads than cores want to run. While others
+//! run there the waiter costs nothing, so that time counts only to a limit: what it waits for may be theirs to do. A yield
 //! that comes back after a whole time slice means that the machine is crowded: then polling only hands the core to
 //! strangers, while a sleeper that is woken gets it soon, so for a while everybody sleeps at once. On one core nobody
 //! ever polls.
@@ -18,6 +19,10 @@ use std::{
 
 /// About what a wake-up costs, and so how long a waiter polls before it sleeps.
 pub(crate) const WAKE_UP: Duration = Duration::from_micros(50);
+
+/// How long it polls at most, if others have the core most of the time.
+#[cfg(not(loom))]
+const LONGEST: Duration = Duration::from_micros(200);
 
 /// Whether polling can help: somebody else must be able to run meanwhile.
 #[cfg(not(loom))]
@@ -166,7 +171,7 @@ mod pauses {
     const MOST: u32 = 128;
     const LEAST: u32 = 4;
     /// A yield that took longer let another thread run here.
-    const SWITCHED: Duration = Duration::from_micros(1);
+    pub(super) const SWITCHED: Duration = Duration::from_micros(1);
     /// Waits on a shared core before the thread sleeps to get away: at first, and at most.
     const SHARED_FIRST: u32 = 16;
     const SHARED_MOST: u32 = 1 << 14;
@@ -262,11 +267,15 @@ impl Polling {
             return None;
         }
         let mut now = Instant::now();
-        let end = deadline.unwrap_or(now + WAKE_UP).min(now + WAKE_UP);
+        let longest = deadline.unwrap_or(now + LONGEST).min(now + LONGEST);
+        let mut end = longest.min(now + WAKE_UP);
         while now < end {
             std::thread::yield_now();
             let before = std::mem::replace(&mut now, Instant::now());
             crowd::yielded(before, now);
+            if now - before > pauses::SWITCHED {
+                end = longest.min(end + (now - before)); // it was not ours
+            }
             if let Some(result) = attempt() {
                 pauses::yielding_helped(now - before);
                 return Some(result);
