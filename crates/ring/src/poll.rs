@@ -4,9 +4,9 @@
 //! rule: at most twice the cost of having known the future). It polls in two steps: a microsecond with the processor's
 //! pause instruction, then by yielding, which gives the core away where more threads than cores want to run. While others
 //! run there the waiter costs nothing, so that time counts only to a limit: what it waits for may be theirs to do. A yield
-//! that comes back after a whole time slice means that the machine is crowded: then polling only hands the core to
-//! strangers, while a sleeper that is woken gets it soon, so for a while everybody sleeps at once. On one core nobody
-//! ever polls.
+//! that comes back after a whole time slice means that the machine is crowded: then yielding only hands the core to
+//! strangers, while a sleeper that is woken gets it soon, so for a while everybody sleeps after the first microsecond. On
+//! one core nobody ever polls.
 //!
 //! Two ends that chase each other slot by slot move one cache line per message back and forth. So a receiver that has
 //! caught up with a busy sender gives it a head start ([`Pace`]): a moment in which a batch builds up makes each message of
@@ -168,7 +168,7 @@ mod crowd {
 mod pauses {
     use std::{cell::Cell, time::Duration};
 
-    const MOST: u32 = 128;
+    pub(super) const MOST: u32 = 128;
     const LEAST: u32 = 4;
     /// A yield that took longer let another thread run here.
     pub(super) const SWITCHED: Duration = Duration::from_micros(1);
@@ -228,13 +228,21 @@ mod pauses {
 pub(crate) struct Polling {
     /// None if one look has to do.
     pauses: Option<u32>,
+    /// Whether to yield after them.
+    yields: bool,
 }
 
 #[cfg(not(loom))]
 impl Polling {
     pub(crate) fn begin() -> Self {
-        let pauses = if cores::several() && !crowd::is_here() { pauses::worthwhile() } else { None };
-        Self { pauses }
+        if !cores::several() {
+            Self { pauses: None, yields: false }
+        } else if crowd::is_here() {
+            // The other end may run on another core all the same, and sleeping takes longer than this.
+            Self { pauses: Some(pauses::MOST), yields: false }
+        } else {
+            Self { pauses: pauses::worthwhile(), yields: true }
+        }
     }
 
     /// Leaves the other end alone: until it has got on by so many messages, or stops, or takes too long for them. `done` says
@@ -263,7 +271,7 @@ impl Polling {
             }
             std::hint::spin_loop();
         }
-        if briefly {
+        if briefly || !self.yields {
             return None;
         }
         let mut now = Instant::now();
