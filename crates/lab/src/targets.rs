@@ -199,11 +199,13 @@ pub(crate) fn throughput_many(rows: &mut [Row]) {
     });
 }
 
+/// By their means, which are messages of all turns over the time of all turns: what polls has turns of two kinds, a hundred
+/// times apart, and its median is whichever was more frequent.
 pub(crate) fn overload(rows: &mut [Row]) {
-    judge(rows, |rows, _, median| {
+    judge(rows, |rows, row, _| {
         let mut conditions = Conditions::default();
-        if let Some((fastest, name)) = best(rows, "", is_peer, p50) {
-            conditions.at_least("p50", median, Some(fastest), &format!("{name}, the fastest peer"));
+        if let (Some((fastest, name)), Some(mean)) = (best(rows, "", is_peer, |row| row.mean), row.mean) {
+            conditions.at_least("mean", mean, Some(fastest), &format!("{name}, the fastest peer"));
         }
         conditions
     });
