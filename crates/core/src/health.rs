@@ -231,7 +231,16 @@ impl Core {
         let (strikes, allowed) = (state.strikes, self.options.strikes);
         let reason: Arc<str> = format!("nothing moved for {time:?} (strike {strikes} of {allowed})").into();
         self.enter(&mut state, HealthState::Degraded, Some(reason.clone()));
-        (strikes >= allowed && self.watch.lost.set(Error::DeviceLost(reason.clone())).is_ok()).then_some(reason)
+        (strikes >= allowed && self.is_lost_now(&mut state, &reason)).then_some(reason)
+    }
+
+    /// The device is lost from now on; whether it was not before.
+    fn is_lost_now(&self, state: &mut State, reason: &Arc<str>) -> bool {
+        let first = self.watch.lost.set(Error::DeviceLost(reason.clone())).is_ok();
+        if first {
+            self.enter(state, HealthState::Lost, Some(reason.clone()));
+        }
+        first
     }
 
     /// Something moved while the device was not healthy.
@@ -245,7 +254,8 @@ impl Core {
 
     /// The device is given up: everything pending is answered, and nothing is accepted any more.
     pub(crate) fn lose(&self, reason: &Arc<str>) {
-        if self.watch.lost.set(Error::DeviceLost(reason.clone())).is_ok() {
+        let first = self.is_lost_now(&mut self.condition(), reason);
+        if first {
             self.give_up(reason);
         }
     }
@@ -253,7 +263,6 @@ impl Core {
     /// The rest of losing it, for the one who said so first.
     pub(crate) fn give_up(&self, reason: &Arc<str>) {
         let error = Error::DeviceLost(reason.clone());
-        self.enter(&mut self.condition(), HealthState::Lost, Some(reason.clone()));
         self.aborting.store(true, Ordering::SeqCst);
         self.backend.abandon();
         self.streams().closed = Some(error.clone());

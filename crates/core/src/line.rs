@@ -37,6 +37,8 @@ const BATCH: usize = 256;
 const TURN: isize = 32;
 /// How long an attendant waits before it looks at something else.
 const SLICE: Duration = Duration::from_millis(1);
+/// How much longer than it may take one who waits leaves a batch to the attendant.
+const ATTENDED: Duration = Duration::from_millis(20);
 
 /// What is on its way to and on the device.
 pub(crate) struct Line {
@@ -375,26 +377,37 @@ impl Core {
         self.answer(&stream, kind, reply, result);
     }
 
-    /// Strikes if the device has not finished anything for too long, or says until when it may go on with the oldest
-    /// batch.
-    pub(crate) fn complain(&self, line: &Line) -> Option<Instant> {
+    /// Strikes if the device has not finished anything for too long.
+    fn complain(&self, line: &Line) {
         let (timeout, now) = (self.options.timeout, Instant::now());
-        let since = line.flights().since()?;
-        if now < since + timeout {
-            return Some(since + timeout);
-        }
+        let Some(since) = line.flights().since().filter(|&since| now >= since + timeout) else { return };
         let progress = self.progress();
         let mut flights = line.flights();
         if flights.since() == Some(since) && now >= flights.struck + timeout {
             flights.struck = now;
-            // Counted before others who complain go on.
+            // Counted before others hear that somebody complained.
             let last = self.count_strike(progress, now - since);
             drop(flights);
             if let Some(reason) = last {
                 self.give_up(&reason);
             }
         }
-        None
+    }
+
+    /// For one who has waited for too long: looks after the oldest batch, unless somebody else does, and complains. Says when
+    /// to look again, if the device may still go on with it.
+    pub(crate) fn look_after(&self, line: &Line) -> Option<Instant> {
+        if let Attended::Landed = self.attend(line, Instant::now()) {
+            return Some(Instant::now());
+        }
+        let flights = line.flights();
+        let (due, now) = (flights.since()? + self.options.timeout, Instant::now());
+        if now < due {
+            Some(due)
+        } else {
+            // Whoever attends is about to complain, or has a batch that landed in hand. Or it hangs itself.
+            (flights.struck < due && now < due + ATTENDED).then_some(now + SLICE)
+        }
     }
 
     /// The device is lost: what is in flight will never land.

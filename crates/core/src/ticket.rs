@@ -92,14 +92,14 @@ impl<T: Answer> Ticket<T> {
                 let (mut progress, mut until) = seen.unwrap_or_else(|| look(&self.stream));
                 loop {
                     match self.reply.sleep_until(until) {
-                        Err(ReplyError::Deadline) if self.stream.progress() == progress => {
-                            match self.stream.stalled(timeout) {
-                                Ok(later) => until = later,
-                                // It may have come while we complained.
-                                Err(error) => return self.try_wait().unwrap_or(Err(error)),
-                            }
+                        Err(ReplyError::Deadline) if self.stream.progress() != progress => {
+                            (progress, until) = look(&self.stream);
                         }
-                        Err(ReplyError::Deadline) => (progress, until) = look(&self.stream),
+                        Err(ReplyError::Deadline) => match self.stream.stalled(timeout) {
+                            Ok(later) => until = later,
+                            // It may have come while we complained.
+                            Err(error) => return self.try_wait().unwrap_or(Err(error)),
+                        },
                         other => return self.settle(other),
                     }
                 }

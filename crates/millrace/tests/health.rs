@@ -237,6 +237,27 @@ fn a_device_has_its_time_from_when_it_was_handed_the_work_and_who_waits_hears_of
 }
 
 #[test]
+fn who_waits_for_room_does_not_blame_a_device_that_has_finished() {
+    let (device, faults) = faulty(impatient().strikes(1));
+    let stream = device.stream_with(&StreamOptions::default().capacity(1)).unwrap();
+    let buffer = device.allocate(4).unwrap();
+    let fill = |value| stream.submit(buffer.fill(.., value));
+    // Handing over takes longer than the timeout, and whoever is at it does not see that the batch before has finished.
+    faults.hesitate(3 * SHORT);
+    let first = fill(1).unwrap();
+    std::thread::sleep(SHORT);
+    let second = fill(2).unwrap();
+    std::thread::sleep(2 * SHORT + SHORT / 2);
+    let third = fill(3).unwrap();
+    let fourth = fill(4);
+    assert_ne!(device.health().state, HealthState::Lost, "{fourth:?}");
+    faults.hesitate(Duration::ZERO);
+    for ticket in [first, second, third] {
+        assert_eq!(ticket.wait(), Ok(()));
+    }
+}
+
+#[test]
 fn a_kernel_that_hangs_on_the_cpu_is_noticed_and_left_behind() {
     let device = millrace::runtime().open_with("cpu", impatient().strikes(2)).unwrap();
     let go_on = Arc::new(AtomicBool::new(false));

@@ -5,8 +5,8 @@
 //! pause instruction, then by yielding, which gives the core away where more threads than cores want to run. While others
 //! run there the waiter costs nothing, so that time counts only to a limit: what it waits for may be theirs to do. A yield
 //! that comes back after a whole time slice means that the machine is crowded: then yielding only hands the core to
-//! strangers, while a sleeper that is woken gets it soon, so for a while everybody sleeps after the first microsecond. On
-//! one core nobody ever polls.
+//! strangers, while a sleeper that is woken gets it soon, so for a while everybody sleeps after the pauses. On one core nobody
+//! ever polls.
 //!
 //! Two ends that chase each other slot by slot move one cache line per message back and forth. So a receiver that has
 //! caught up with a busy sender gives it a head start ([`Pace`]): a moment in which a batch builds up makes each message of
@@ -448,8 +448,8 @@ fn leave_alone(messages: u32, each: Duration, done: impl Fn() -> usize) {
     }
 }
 
-/// Polls `attempt` for about as long as waking a thread would cost: first briskly, then giving the core to others
-/// between two looks. `None` means that it is time to sleep. On one core it looks once.
+/// Polls `attempt` for about as long as waking a thread would cost, or four times that if others have the core meanwhile:
+/// first briskly, then giving the core to others between two looks. `None` means that it is time to sleep. On one core it looks once.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};

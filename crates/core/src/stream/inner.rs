@@ -145,7 +145,7 @@ impl StreamInner {
             Drive::Direct(_) if self.is_driven() => core.strike(timeout),
             Drive::Direct(_) => {}
             Drive::Line(line) => {
-                if let Some(until) = core.complain(line) {
+                if let Some(until) = core.look_after(line) {
                     return Ok(until);
                 }
             }
