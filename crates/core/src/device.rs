@@ -38,7 +38,8 @@ use crate::{
 pub struct DeviceOptions {
     /// Bytes the memory pool may hold; three quarters of the device's memory if not said.
     pub budget: Option<u64>,
-    /// How long a wait without a deadline of its own lasts while nothing moves.
+    /// How long a wait without a deadline of its own lasts while nothing moves. A device with a queue of its own has this long
+    /// from when it was handed the work.
     pub timeout: Duration,
     /// Commands of different streams that may run at once; the backend's choice if not said.
     pub workers: Option<usize>,
