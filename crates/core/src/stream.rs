@@ -203,29 +203,20 @@ impl Stream {
 
     #[cold]
     fn submit_slowly<T: Answer>(&self, mut envelope: Envelope, ticket: Ticket<T>) -> Result<Ticket<T>, Box<Rejected>> {
-        let timeout = self.inner.timeout();
         // Whoever it was left for waits for room now.
         self.inner.context.core.ready.end_offer(&self.inner);
-        let look = || (self.inner.progress(), Instant::now() + timeout);
-        let (mut progress, mut until) = look();
+        let mut patience = self.inner.patience();
         loop {
-            match self.inner.ring.send_deadline(envelope, until) {
+            match self.inner.ring.send_deadline(envelope, patience.until) {
                 Ok(()) => {
                     self.inner.submitted();
                     return Ok(ticket);
                 }
                 Err(SendDeadlineError::Closed(envelope)) => return Err(rejected(self.closed(), envelope)),
-                Err(SendDeadlineError::Deadline(back)) => {
-                    if self.inner.progress() == progress {
-                        match self.inner.stalled(timeout) {
-                            Ok(later) => until = later,
-                            Err(error) => return Err(rejected(error, back)),
-                        }
-                    } else {
-                        (progress, until) = look();
-                    }
-                    envelope = back;
-                }
+                Err(SendDeadlineError::Deadline(back)) => match self.inner.renew(&mut patience) {
+                    Ok(()) => envelope = back,
+                    Err(error) => return Err(rejected(error, back)),
+                },
             }
         }
     }

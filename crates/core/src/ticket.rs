@@ -78,28 +78,24 @@ impl<T: Answer> Ticket<T> {
                 if let Some(result) = self.try_wait() {
                     return result;
                 }
-                let timeout = self.stream.timeout();
-                let look = |stream: &StreamInner| (stream.progress(), Instant::now() + timeout);
                 // Attending a device's own queue may take all of the timeout. A worker of ours counts with every command,
                 // and should not have to fetch that line back from one who only polls.
-                let seen = self.stream.is_attended().then(|| look(&self.stream));
+                let begun = self.stream.is_attended().then(|| self.stream.patience());
                 if let Some(result) = self.drive(None) {
                     return result;
                 }
                 if let Some(received) = poll_while_worthwhile(|| self.reply.try_recv()) {
                     return self.settle(received);
                 }
-                let (mut progress, mut until) = seen.unwrap_or_else(|| look(&self.stream));
+                let mut patience = begun.unwrap_or_else(|| self.stream.patience());
                 loop {
-                    match self.reply.sleep_until(until) {
-                        Err(ReplyError::Deadline) if self.stream.progress() != progress => {
-                            (progress, until) = look(&self.stream);
+                    match self.reply.sleep_until(patience.until) {
+                        Err(ReplyError::Deadline) => {
+                            if let Err(error) = self.stream.renew(&mut patience) {
+                                // It may have come while we complained.
+                                return self.try_wait().unwrap_or(Err(error));
+                            }
                         }
-                        Err(ReplyError::Deadline) => match self.stream.stalled(timeout) {
-                            Ok(later) => until = later,
-                            // It may have come while we complained.
-                            Err(error) => return self.try_wait().unwrap_or(Err(error)),
-                        },
                         other => return self.settle(other),
                     }
                 }

@@ -42,6 +42,12 @@ pub(crate) struct Lane {
     pub(crate) front: Option<Envelope>,
 }
 
+/// Until when one waits, and what had moved when it began to.
+pub(crate) struct Patience {
+    progress: u64,
+    pub(crate) until: Instant,
+}
+
 pub(crate) struct StreamInner {
     pub(crate) id: u64,
     pub(crate) context: Arc<Context>,
@@ -110,7 +116,7 @@ impl StreamInner {
         self.id
     }
 
-    pub(crate) fn timeout(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         self.context.core.options.timeout
     }
 
@@ -119,7 +125,7 @@ impl StreamInner {
     }
 
     /// Counts what moves: on this stream, or on the queue that it shares with all others.
-    pub(crate) fn progress(&self) -> u64 {
+    fn progress(&self) -> u64 {
         match &self.context.core.drive {
             Drive::Direct(_) => self.tally.total(),
             Drive::Line(line) => line.landings(),
@@ -136,21 +142,31 @@ impl StreamInner {
         self.ring.len()
     }
 
-    /// Nothing moved here for the device's timeout. It is the device's fault only if a command was running: one that
-    /// waits for a marker may wait for the caller. Or it is not over: the device has had what it is to do for less than
-    /// that, and until when it may have it is told.
-    pub(crate) fn stalled(&self, timeout: Duration) -> Result<Instant> {
+    /// For one who waits without a deadline of its own.
+    pub(crate) fn patience(&self) -> Patience {
+        Patience { progress: self.progress(), until: Instant::now() + self.timeout() }
+    }
+
+    /// The time of one who waits is up. There is more of it if something moved here meanwhile, or if the device has had what it
+    /// is to do for less than its timeout. If not, that is the device's fault only if a command was running: one that waits for
+    /// a marker may wait for the caller.
+    pub(crate) fn renew(&self, patience: &mut Patience) -> Result<()> {
         let core = &self.context.core;
+        if self.progress() != patience.progress {
+            *patience = self.patience();
+            return Ok(());
+        }
         match &core.drive {
-            Drive::Direct(_) if self.is_driven() => core.strike(timeout),
+            Drive::Direct(_) if self.is_driven() => core.strike(self.timeout()),
             Drive::Direct(_) => {}
             Drive::Line(line) => {
                 if let Some(until) = core.look_after(line) {
-                    return Ok(until);
+                    patience.until = until;
+                    return Ok(());
                 }
             }
         }
-        Err(core.watch.lost().unwrap_or(Error::Stalled(timeout)))
+        Err(core.watch.lost().unwrap_or(Error::Stalled(self.timeout())))
     }
 
     /// Why the device is lost, if it is.
