@@ -23,6 +23,10 @@ pub(crate) const WAKE_UP: Duration = Duration::from_micros(50);
 /// How long it polls at most, if others have the core most of the time.
 #[cfg(not(loom))]
 const LONGEST: Duration = Duration::from_micros(200);
+/// A yield that took longer let another thread do something: more than the system needs to find that there is none, or to
+/// switch to one that yields as well.
+#[cfg(not(loom))]
+const THEIRS: Duration = Duration::from_micros(4);
 
 /// Whether polling can help: somebody else must be able to run meanwhile.
 #[cfg(not(loom))]
@@ -171,7 +175,7 @@ mod pauses {
     pub(super) const MOST: u32 = 128;
     const LEAST: u32 = 4;
     /// A yield that took longer let another thread run here.
-    pub(super) const SWITCHED: Duration = Duration::from_micros(1);
+    const SWITCHED: Duration = Duration::from_micros(1);
     /// Waits on a shared core before the thread sleeps to get away: at first, and at most.
     const SHARED_FIRST: u32 = 16;
     const SHARED_MOST: u32 = 1 << 14;
@@ -281,9 +285,7 @@ impl Polling {
             std::thread::yield_now();
             let before = std::mem::replace(&mut now, Instant::now());
             crowd::yielded(before, now);
-            if now - before > pauses::SWITCHED {
-                end = longest.min(end + (now - before)); // it was not ours
-            }
+            end = end_after_yield(end, longest, now - before);
             if let Some(result) = attempt() {
                 pauses::yielding_helped(now - before);
                 return Some(result);
@@ -291,6 +293,12 @@ impl Polling {
         }
         None
     }
+}
+
+/// When polling ends that was to end then, after a yield that took so long: another thread's time is not ours.
+#[cfg(not(loom))]
+fn end_after_yield(end: Instant, longest: Instant, took: Duration) -> Instant {
+    if took > THEIRS { longest.min(end + took) } else { end }
 }
 
 /// Models look once.
@@ -538,6 +546,16 @@ mod tests {
         assert_eq!(each(5, 10), 100);
         assert_eq!([each(0, 10), each(10, 10)], [100, 100], "none that is under way");
         assert_eq!([each(40, 90), each(1, 2)], [EACH.into(), FAR.into()]);
+    }
+
+    #[test]
+    fn the_time_of_others_is_not_counted_but_to_a_limit() {
+        let start = Instant::now();
+        let (end, longest) = (start + WAKE_UP, start + LONGEST);
+        let after = |took| end_after_yield(end, longest, took);
+        assert_eq!(after(THEIRS), end, "nobody else did anything");
+        assert_eq!(after(WAKE_UP), end + WAKE_UP);
+        assert_eq!(after(2 * LONGEST), longest);
     }
 
     #[test]
