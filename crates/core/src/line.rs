@@ -88,6 +88,14 @@ impl Flight {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The first command from there on that reads, and the number of what it reads.
+    fn read_from(&self, start: usize) -> Option<(usize, usize)> {
+        self.commands().iter().enumerate().skip(start).find_map(|(at, command)| match command.then {
+            Then::Recorded(Recorded::Read(number)) => Some((at, number)),
+            _ => None,
+        })
+    }
+
     /// When its commands ran, if a profile wants to know.
     fn flown(&self, recording: &Recording, landed: u64, commands: &[InFlight]) -> Option<Flown> {
         if landed == 0 || commands.iter().all(|command| command.probe.is_none()) {
@@ -333,15 +341,17 @@ impl Core {
     fn landed(&self, line: &Line, flight: &Arc<Flight>) {
         let landed = self.recording.now_if_on();
         // What was read is fetched before the device may be given more: it may still be in the buffer itself.
-        for command in &mut *flight.commands() {
-            if let Then::Recorded(Recorded::Read(number)) = command.then {
-                let before = self.recording.now_if_on();
-                let read = guarded(|| flight.submission.read(number));
-                if let (Some(probe), CommandKind::Read) = (&mut command.probe, command.kind) {
-                    self.recording.note(probe, before);
-                }
-                command.then = read.map_or_else(Then::Fail, Then::Fetched);
+        let mut next = 0;
+        while let Some((at, number)) = flight.read_from(next) {
+            let before = self.recording.now_if_on();
+            let read = guarded(|| flight.submission.read(number));
+            let mut commands = flight.commands();
+            let Some(command) = commands.get_mut(at) else { break }; // given up meanwhile
+            if let (Some(probe), CommandKind::Read) = (&mut command.probe, command.kind) {
+                self.recording.note(probe, before);
             }
+            command.then = read.map_or_else(Then::Fail, Then::Fetched);
+            next = at + 1;
         }
         let mut flights = line.flights();
         if !flights.queue.front().is_some_and(|front| Arc::ptr_eq(front, flight)) {

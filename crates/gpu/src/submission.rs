@@ -4,7 +4,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -19,17 +19,20 @@ use crate::{
     timing::Times,
 };
 
-/// A wait is awake for so long, and three times what it expects, if that is less than this: small dispatches are seen to end
-/// at once then, and a software driver's threads stay together on another processor. A single sleep spreads them over all,
-/// and there they stay: every dispatch after it takes half as long again, or twice as long.
-const MUCH: Duration = Duration::from_millis(2);
+/// What is expected to take less is waited for awake: small dispatches are seen to end at once then, and a software driver's
+/// threads stay together on another processor. A single sleep spreads them over all, and there they stay: every dispatch after
+/// it takes half as long again, or twice as long.
+const SMALL: Duration = Duration::from_millis(2);
+/// How long such a wait is awake, and one for a kernel's first dispatch, with which a driver may make code of it: a machine that
+/// is elsewhere for a while, or somebody else's work in front, is no reason for that one sleep.
+const AWAKE: Duration = Duration::from_millis(20);
 /// From here on a dispatch is large for a software driver, which then needs all processors itself.
-const LARGE: Duration = Duration::from_micros(200);
+const LARGE: Duration = Duration::from_micros(400);
 
-/// One in so many waits for dispatches that are not much larger is awake all the same.
-const TRY_EVERY: u32 = 16;
-/// A driver that makes code of a kernel with its first dispatch is given so long before the wait sleeps.
-const FIRST: Duration = Duration::from_millis(20);
+/// The pace is the median of so many batches: a machine that is elsewhere for a while makes one of them slow, not the dispatches.
+const RECENT: usize = 5;
+/// Of so many waits for dispatches that are not much larger than large, as many are awake all the same as can change the pace.
+const TRY_EVERY: u32 = 16 * RECENT as u32;
 
 /// What a batch has to do, as far as it is known.
 #[derive(Debug, Clone, Copy, Default)]
@@ -49,39 +52,45 @@ impl Work {
 
 /// What a dispatch took lately, by which the next batch is expected to take so long for each.
 pub(crate) struct Pace {
-    nanos: AtomicU64,
+    /// Nanoseconds for each dispatch of the last batches; zero where there was none yet.
+    recent: [AtomicU64; RECENT],
+    seen: AtomicUsize,
     /// From here on a wait for a dispatch is better asleep.
     large: Duration,
-    /// Waits that began with sleeping.
-    slept: AtomicU32,
+    /// Waits that might have begun with sleeping.
+    doubts: AtomicU32,
 }
 
 impl Pace {
     pub(crate) fn new(software: bool) -> Self {
-        let large = if software { LARGE } else { MUCH };
-        Self { nanos: AtomicU64::new(0), large, slept: AtomicU32::new(0) }
+        let large = if software { LARGE } else { SMALL };
+        Self { recent: Default::default(), seen: AtomicUsize::new(0), large, doubts: AtomicU32::new(0) }
     }
 
     /// How long a batch should be waited for without sleeping.
     fn wakeful(&self, work: Work) -> Duration {
-        if work.first {
-            return FIRST;
-        }
-        let each = Duration::from_nanos(self.nanos.load(Ordering::Relaxed));
-        let expected = each * work.dispatches;
-        let small = work.dispatches == 0 || each < self.large && expected < MUCH;
+        let each = self.each();
+        let small = work.first || work.dispatches == 0 || each < self.large && each * work.dispatches < SMALL;
         // Those that are just large are slower because of the sleep, and would stay so.
-        let doubtful =
-            || each < 4 * self.large && self.slept.fetch_add(1, Ordering::Relaxed) % TRY_EVERY == TRY_EVERY - 1;
-        if small || doubtful() { MUCH + 3 * expected.min(MUCH) } else { Duration::ZERO }
+        let doubtful = || {
+            let tries = TRY_EVERY - RECENT as u32;
+            each < 4 * self.large && self.doubts.fetch_add(1, Ordering::Relaxed) % TRY_EVERY >= tries
+        };
+        if small || doubtful() { AWAKE } else { Duration::ZERO }
+    }
+
+    fn each(&self) -> Duration {
+        let mut recent = self.recent.each_ref().map(|nanos| nanos.load(Ordering::Relaxed));
+        recent.sort_unstable();
+        Duration::from_nanos(recent[RECENT / 2])
     }
 
     /// A batch was seen to end after so long.
     fn took(&self, time: Duration, work: Work) {
         if work.dispatches > 0 && !work.first {
+            let oldest = self.seen.fetch_add(1, Ordering::Relaxed) % RECENT;
             let each = time.as_nanos() as u64 / u64::from(work.dispatches);
-            let before = self.nanos.load(Ordering::Relaxed);
-            self.nanos.store((3 * before + each) / 4, Ordering::Relaxed);
+            self.recent[oldest].store(each, Ordering::Relaxed);
         }
     }
 }
@@ -210,24 +219,26 @@ mod tests {
     fn a_wait_stays_awake_for_small_dispatches_and_sleeps_for_large_ones() {
         let (pace, one) = (Pace::new(true), Work { dispatches: 1, first: false });
         let [none, twenty] = [0, 20].map(|dispatches| Work { dispatches, ..one });
-        assert!(pace.wakeful(twenty) >= MUCH, "nothing is known yet");
-        (0..100).for_each(|_| pace.took(Duration::from_micros(800), twenty));
-        let (few, many) = (pace.wakeful(one), pace.wakeful(twenty));
-        assert!(MUCH < few && few < many, "{few:?} {many:?}");
-        pace.took(Duration::from_millis(50), Work { first: true, ..one }); // most of it was not the dispatch
-        assert_eq!(pace.wakeful(one), few);
-        (0..100).for_each(|_| pace.took(Duration::from_micros(500), one));
-        assert_eq!(pace.wakeful(one), Duration::ZERO, "the driver needs the processor");
-        assert!(pace.wakeful(Work { first: true, ..one }) > MUCH, "not yet");
-        pace.took(Duration::from_micros(1), none); // transfers say nothing of dispatches
-        assert_eq!(pace.wakeful(one), Duration::ZERO);
-        assert!(pace.wakeful(none) >= MUCH, "nor dispatches of transfers");
-        let tries = (0..4 * TRY_EVERY).filter(|_| !pace.wakeful(one).is_zero()).count();
-        assert_eq!(tries, 4, "it may have been the sleep that took so long");
-        (0..100).for_each(|_| pace.took(Duration::from_millis(5), one));
-        assert!((0..4 * TRY_EVERY).all(|_| pace.wakeful(one).is_zero()), "not that long");
+        let is_awake = |work| !pace.wakeful(work).is_zero();
+        let took = |times, micros, work| (0..times).for_each(|_| pace.took(Duration::from_micros(micros), work));
+        assert!(is_awake(twenty), "nothing is known yet");
+        took(RECENT, 800, twenty);
+        assert!(is_awake(one) && is_awake(twenty));
+        took(RECENT, 50_000, Work { first: true, ..one }); // most of it was not the dispatch
+        took(RECENT / 2, 50_000, one); // the machine was elsewhere
+        assert!(is_awake(one));
+        took(RECENT, 800, one);
+        assert!(!is_awake(one), "the driver needs the processor");
+        assert!(is_awake(Work { first: true, ..one }), "not yet");
+        took(RECENT, 1, none); // transfers say nothing of dispatches
+        assert!(!is_awake(one));
+        assert!(is_awake(none), "nor dispatches of transfers");
+        let tries = (0..4 * TRY_EVERY).filter(|_| is_awake(one)).count();
+        assert_eq!(tries, 4 * RECENT, "it may have been the sleep that took so long");
+        took(RECENT, 5000, one);
+        assert!((0..4 * TRY_EVERY).all(|_| !is_awake(one)), "not that long");
         let hardware = Pace::new(false);
-        (0..100).for_each(|_| hardware.took(Duration::from_micros(500), one));
-        assert!(hardware.wakeful(one) > MUCH, "it has processors of its own");
+        (0..RECENT).for_each(|_| hardware.took(Duration::from_micros(800), one));
+        assert!(!hardware.wakeful(one).is_zero(), "it has processors of its own");
     }
 }
