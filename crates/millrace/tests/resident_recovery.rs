@@ -12,7 +12,7 @@ use std::{
 
 use millrace::{
     prelude::*,
-    resident::{Delivery, Error, Message, Residency, Resident, Scope, Status, Topic},
+    resident::{Delivery, Error, Linked, Message, Residency, Resident, Scope, Status, Topic},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Message)]
@@ -267,6 +267,48 @@ fn a_kernel_that_is_lost_again_before_it_goes_on_goes_on_when_it_is_back() {
     kernel.ask(Item { value: 1 }).unwrap();
     expected.add(1);
     assert_eq!(kernel.checkpoint().unwrap().state, expected);
+}
+
+/// A chain of two whose device was lost, of which the first is back and has waited for the second for a while.
+fn one_waits_for_the_other() -> Option<(Resident<Relay>, Resident<Sink>, Linked)> {
+    let device = millrace::runtime().open("gpu").ok()?;
+    let options = LaunchOptions::default().checkpoint_every(5).inbound(64);
+    let (mut first, second) = (device.launch(Relay, options.clone()).unwrap(), device.launch(Sink, options).unwrap());
+    let linked = first.link(&second);
+    (0..7).for_each(|value| first.send(Item { value }).unwrap());
+    destroy(&device);
+    second.wait_for(Status::Failed, soon()).unwrap();
+    replace(&mut first);
+    (7..20).for_each(|value| first.send(Item { value }).unwrap());
+    thread::sleep(Duration::from_millis(200)); // nothing happens there any more
+    Some((first, second, linked))
+}
+
+#[test]
+fn a_kernel_hears_that_one_is_back_that_came_back_elsewhere() {
+    let Some((first, second, linked)) = one_waits_for_the_other() else { return };
+    let elsewhere = millrace::runtime().open("gpu").unwrap();
+    let second = second.recover_on(&elsewhere).unwrap();
+    let mut expected = Tally::NEW;
+    (0..20).for_each(|value| expected.add(value));
+    let deadline = soon();
+    while second.checkpoint().unwrap().state != expected {
+        assert!(Instant::now() < deadline, "{:?}", second.checkpoint().unwrap().state);
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!((linked.dropped(), first.checkpoint().unwrap().state), (0, expected));
+}
+
+#[test]
+fn a_kernel_does_not_wait_for_one_that_nobody_can_bring_back() {
+    let Some((first, second, linked)) = one_waits_for_the_other() else { return };
+    drop(second);
+    let deadline = soon();
+    while first.checkpoint().unwrap().state.count < 20 {
+        assert!(Instant::now() < deadline, "{:?}", first.checkpoint().unwrap().state);
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(linked.dropped() >= 13, "{}", linked.dropped());
 }
 
 /// So much that the device makes checkpoints most of the time.

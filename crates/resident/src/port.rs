@@ -375,6 +375,11 @@ impl Port {
         self.journal.get().is_some() && !ending && !self.abandoned.load(Ordering::Acquire)
     }
 
+    /// Of a kernel that was lost: whether those who send to it need not wait any longer, because it is back, or never will be.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.successor.get().is_some() || !self.can_return()
+    }
+
     /// Whether another device than the processor runs it.
     pub(crate) fn is_of_device(&self) -> bool {
         self.saved_at.get().is_some()

@@ -318,6 +318,8 @@ pub(super) struct Keeper {
     pub(super) arena: Arc<Arena>,
     pub(super) residence: OpenResidence,
     pub(super) tenants: Vec<Tenant>,
+    /// Kernels that were lost, for which some here wait. They may come back elsewhere.
+    awaited: Vec<(Arc<Port>, Seat)>,
     /// Leases are queued, or were.
     running: bool,
     door: Seat,
@@ -330,7 +332,8 @@ impl Keeper {
     fn new(inner: Arc<Inner>) -> Self {
         let arena = inner.arena.clone();
         let residence = arena.residence().clone();
-        Self { inner, arena, residence, tenants: Vec::new(), running: false, door: Seat::default() }
+        let (tenants, awaited) = (Vec::new(), Vec::new());
+        Self { inner, arena, residence, tenants, awaited, running: false, door: Seat::default() }
     }
 
     fn keep(mut self) {
@@ -480,6 +483,7 @@ impl Keeper {
         let arena = &self.arena;
         let all: Vec<Neighbour> = self.tenants.iter().map(|tenant| (tenant.port.clone(), tenant.piece.own)).collect();
         let mut fed = vec![false; all.len()];
+        self.awaited.clear();
         let place_of = |link: &Arc<Link>| {
             let to = link.to();
             all.iter().position(|(port, _)| Arc::ptr_eq(port, &to))
@@ -491,9 +495,12 @@ impl Keeper {
         for (own_number, tenant) in self.tenants.iter_mut().enumerate() {
             let links = tenant.links.all();
             // Where a link leads, and what happens if there is no room. One that was lost is waited for here.
-            let place = |link: &Arc<Link>| {
+            let mut place = |link: &Arc<Link>| {
                 let (to, found) = (link.to(), place_of(link).filter(|_| link.is_direct()));
                 let lost = to.status().is_ended() && to.can_return() && to.is_of_device();
+                if lost && found.is_none() && !self.awaited.iter().any(|(known, _)| Arc::ptr_eq(known, &to)) {
+                    self.awaited.push((to, Seat::default()));
+                }
                 match (found, link.lossy) {
                     (Some(at), false) => Some((at, link::LOSSLESS)),
                     (Some(at), true) => Some((at, link::LOSSY)),
@@ -502,7 +509,7 @@ impl Keeper {
                     (None, _) => None,
                 }
             };
-            let there: Option<Vec<(usize, u32)>> = links.iter().map(place).collect();
+            let there: Option<Vec<(usize, u32)>> = links.iter().map(&mut place).collect();
             let there = there.filter(|there| there.len() <= MOST_LINKS);
             let way = if there.is_some() { Way::Device } else { Way::Host };
             if way == Way::Device {
@@ -561,7 +568,7 @@ impl Keeper {
     fn observe(&mut self) -> bool {
         let mut any = false;
         // Who is here, or by which way they send.
-        let mut changed = false;
+        let mut changed = self.awaited.iter().any(|(port, _)| port.is_settled());
         for tenant in &mut self.tenants {
             let now = tenant.look(&self.arena);
             if tenant.forwarder.forward(&tenant.port) {
@@ -602,7 +609,7 @@ impl Keeper {
             let rests = &tenant.port.region.telemetry().rests;
             rests.store(rests.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
-        let Self { inner, arena, tenants, door, .. } = self;
+        let Self { inner, arena, tenants, awaited, door, .. } = self;
         let patience = tenants.iter().filter_map(|tenant| tenant.route.until()).min();
         sleep_until(patience, |waker| {
             if let Some(waker) = waker {
@@ -611,15 +618,19 @@ impl Keeper {
                     tenant.port.work.register(&mut tenant.seat, waker);
                     tenant.forwarder.register(waker);
                 }
+                awaited.iter_mut().for_each(|(port, seat)| port.room.register(seat, waker));
             }
             let forwarded = tenants.iter_mut().any(|tenant| tenant.forwarder.forward(&tenant.port));
             let called = inner.wanted.load(Ordering::Acquire) != inner.applied.load(Ordering::Relaxed);
-            (called || forwarded || tenants.iter().any(|tenant| tenant.has_work(arena, tenants))).then_some(())
+            let settled = awaited.iter().any(|(port, _)| port.is_settled());
+            (called || forwarded || settled || tenants.iter().any(|tenant| tenant.has_work(arena, tenants)))
+                .then_some(())
         });
         inner.door.unregister(door);
         for tenant in tenants.iter_mut() {
             tenant.port.work.unregister(&mut tenant.seat);
             tenant.forwarder.unregister();
         }
+        awaited.iter_mut().for_each(|(port, seat)| port.room.unregister(seat));
     }
 }
