@@ -120,8 +120,13 @@ fn serialization(c: &mut Criterion) {
     let mut suite = Suite::new(c, "serialization");
     suite.bench(
         "serialize_small",
-        || Plain::new().expect(FINE),
+        || Plain::small().expect(FINE),
         |plain, iters| in_bursts(iters, || plain.burst().expect(FINE)),
+    );
+    suite.bench(
+        "serialize_1k_in_place",
+        || (Plain::large().expect(FINE), VectorAdd::of(FLOATS)),
+        |(plain, vectors), iters| in_bursts(iters, || plain.burst(vectors).expect(FINE)),
     );
     suite.bench(
         "rkyv_serialize_1k",

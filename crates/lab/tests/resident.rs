@@ -57,7 +57,7 @@ fn every_group_of_resident_kernels_has_rows_with_targets_and_all_peers() {
     }
     let target = trips["millrace"].target.as_ref().unwrap();
     assert!(target.contains("2 x limit") && target.contains("the fastest actor"), "{target}");
-    assert!(rows_of(&report, "serialization").contains_key("limit/write-archive-2x1000"));
+    assert!(rows_of(&report, "serialization").contains_key("limit/write-2x1000"));
     let on_gpu = report.rows.iter().any(|row| row.device == "gpu");
     assert_eq!(on_gpu, residential().contains(&"gpu"), "the GPU has rows as soon as kernels can live there");
 }

@@ -71,8 +71,10 @@ fn a_kernel_answers_and_remembers() {
         sum.send(Number { value: 5 }).unwrap();
         assert_eq!(sum.receive(soon()).unwrap().value, expected + 5);
         assert_eq!(pollster::block_on(sum.ask_async(Number { value: 1 })).unwrap().value, expected + 6);
+        sum.send_in_place(|number| number.value = 4).unwrap();
+        assert_eq!(sum.receive(soon()).unwrap().value, expected + 10);
         let telemetry = sum.telemetry();
-        assert_eq!((telemetry.handled, telemetry.sent, telemetry.failed), (102, 102, 0));
+        assert_eq!((telemetry.handled, telemetry.sent, telemetry.failed), (103, 103, 0));
         assert!(telemetry.clock.since_epoch() > Duration::from_secs(1_700_000_000));
     }
 }

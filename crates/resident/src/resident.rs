@@ -350,6 +350,63 @@ impl<H: Handler> Resident<H> {
         self.port().send_async(|| self.port().inject(&mut outgoing)).await
     }
 
+    /// Sends a message that `build` makes where it will lie, if there is room: one that is large is not copied. What is there
+    /// before is whatever an earlier message left, so `build` has to set all of it. If it panics, nothing is sent.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// #[derive(Clone, Copy, Message)]
+    /// #[repr(C)]
+    /// struct Block {
+    ///     samples: [f32; 1024],
+    /// }
+    /// # #[derive(Clone, Copy, Message)] #[repr(C)] struct Sum { value: f32 }
+    /// # struct Meter;
+    /// # impl Handler for Meter {
+    /// #     type Message = Block; type Reply = Sum; type State = ();
+    /// #     fn state(&self) {}
+    /// #     fn handle(&mut self, _: &mut (), block: &Block, _: &mut Scope<'_, Sum>) -> Sum { Sum { value: block.samples.iter().sum() } }
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// # let soon = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    /// let meter = device.launch(Meter, LaunchOptions::default())?;
+    /// let recorded = vec![0.5; 1024];
+    /// meter.try_send_in_place(|block| block.samples.copy_from_slice(&recorded))?;
+    /// assert_eq!(meter.receive(soon)?.value, 512.0);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[inline]
+    pub fn try_send_in_place(&self, build: impl FnOnce(&mut H::Message)) -> Result<()> {
+        let sent = self.inject_in_place(&mut Some(build));
+        sent.map(drop).map_err(|refusal| self.base.refusal(refusal))
+    }
+
+    /// [`Self::try_send_in_place`], waiting for room for as long as the kernel makes progress.
+    #[inline]
+    pub fn send_in_place(&self, build: impl FnOnce(&mut H::Message)) -> Result<()> {
+        let mut build = Some(build);
+        self.port().send_blocking(None, || self.inject_in_place(&mut build)).map(drop)
+    }
+
+    /// Has a message built in a slot, if there is one; `build` is gone then.
+    #[inline(always)]
+    fn inject_in_place(&self, build: &mut Option<impl FnOnce(&mut H::Message)>) -> Result<u64, Refusal> {
+        let clock = self.port().stamp(false);
+        let head = Head { high: false, kind: H::Message::TYPE, flags: 0, clock, buffer: (0, 0), quietly: false };
+        self.port().inject_with(&head, |place| {
+            let (build, message) = (build.take()?, place.start.cast::<H::Message>());
+            assert!(
+                size_of::<H::Message>() <= place.room && message.is_aligned(),
+                "the layout was made for other messages"
+            );
+            // SAFETY: the slot is ours until it is published, has room for the message and is aligned for it, and every bit
+            // pattern is a message.
+            build(unsafe { &mut *message });
+            Some((size_of::<H::Message>(), None))
+        })
+    }
+
     /// Sends a message together with a buffer, which is not copied: the handler sees its bytes as they are now.
     pub fn send_buffer(&self, message: H::Message, buffer: &Buffer) -> Result<(), Refused<H::Message>> {
         self.inject_buffer(&message, buffer, 0).map(drop).map_err(|error| Refused { message, error })

@@ -154,6 +154,30 @@ fn a_full_ring_gives_the_message_back_blocks_or_is_awaited() {
 }
 
 #[test]
+fn a_message_can_be_built_where_it_lies() {
+    let device = cpu();
+    let double = device.launch(Double, LaunchOptions::default().inbound(4).inactive()).unwrap();
+    for value in 0..3 {
+        double.try_send_in_place(|number| number.value = value).unwrap();
+    }
+    let broken = || double.try_send_in_place(|_| panic!("on purpose"));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(broken)).is_err());
+    let full = double.try_send_in_place(|_| panic!("there is no slot to build it in"));
+    assert_eq!(full, Err(Error::Full { capacity: 4 }));
+    thread::scope(|scope| {
+        scope.spawn(|| (3..1000).for_each(|value| double.send_in_place(|number| number.value = value).unwrap()));
+        double.activate().unwrap();
+        for value in 0..1000 {
+            assert_eq!(double.receive(soon()).unwrap().value, value * 2, "the one that was not built is not there");
+        }
+    });
+    double.terminate().unwrap();
+    double.wait_for(Status::Terminated, soon()).unwrap();
+    let ended = double.send_in_place(|_| panic!("nobody takes it"));
+    assert_eq!(ended, Err(Error::Ended(Status::Terminated)));
+}
+
+#[test]
 fn a_kernel_whose_answers_nobody_receives_waits_and_loses_nothing() {
     let device = impatient(Duration::from_millis(50));
     let double = device.launch(Double, LaunchOptions::default().inbound(8).outbound(2)).unwrap();

@@ -15,8 +15,8 @@ pub(super) fn serialization(rows: &mut [Row]) {
     judge(rows, |rows, row, median| {
         let mut conditions = Conditions::default();
         let case = row.case();
-        if case == "write-archive-2x1000" {
-            let copy = value_of(rows, "limit/write-archive-2x1000");
+        if matches!(case, "write-2x1000" | "write-archive-2x1000") {
+            let copy = value_of(rows, "limit/write-2x1000");
             conditions.at_most("p50", median, copy.map(|ns| ns + 30.0), "30 ns beyond copying the floats");
         } else if case.starts_with("access") {
             conditions.at_most("p50", median, Some(2.0), "in place");
