@@ -115,6 +115,46 @@ fn a_link_that_changes_its_way_keeps_the_order_of_messages_in_batches() {
     order_is_kept(Residency::Batched);
 }
 
+#[test]
+fn a_link_that_is_cut_and_made_again_keeps_the_order_of_messages() {
+    let Ok(device) = millrace::runtime().open("gpu") else { return };
+    let cpu = device.neighbour("cpu").unwrap();
+    // By which way messages go first: then it is the other.
+    for by_host in [false, true] {
+        let launch = |options: LaunchOptions| device.launch(Sink, options.inbound(64)).unwrap();
+        let (near, other) = (launch(LaunchOptions::default()), launch(LaunchOptions::default()));
+        let relay = device.launch(Relay, LaunchOptions::default().inbound(64)).unwrap();
+        let far = cpu.launch(Sink, LaunchOptions::default()).unwrap();
+        let until = |what: &dyn Fn() -> bool| {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while !what() {
+                assert!(Instant::now() < deadline, "{:?} {:?}", relay.telemetry(), near.telemetry());
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        near.pause().unwrap();
+        let away = by_host.then(|| relay.link(&far));
+        let linked = relay.link(&near);
+        (0..10).for_each(|value| relay.send(Item { value }).unwrap());
+        until(&|| relay.telemetry().handled == 10);
+        // They lie in front of it. Its sender takes the other way without it, and then again with it.
+        linked.cut();
+        match away {
+            Some(away) => {
+                away.cut();
+                relay.link(&other);
+            }
+            None => drop(relay.link(&far)),
+        }
+        relay.link(&near);
+        (10..20).for_each(|value| relay.send(Item { value }).unwrap());
+        thread::sleep(Duration::from_millis(50));
+        near.activate().unwrap();
+        until(&|| near.telemetry().handled == 20);
+        assert_eq!(near.checkpoint().unwrap().state, Seen { count: 20, next: 20, out_of_order: 0 }, "{by_host}");
+    }
+}
+
 /// Kernels in a circle, and one that sends to itself, while all of them change their ways.
 #[test]
 fn a_circle_of_links_that_change_their_way_does_not_wait_for_itself() {

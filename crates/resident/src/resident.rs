@@ -351,7 +351,8 @@ impl<H: Handler> Resident<H> {
     }
 
     /// Sends a message that `build` makes where it will lie, if there is room: one that is large is not copied. What is there
-    /// before is whatever an earlier message left, so `build` has to set all of it. If it panics, nothing is sent.
+    /// before is whatever an earlier message left, so `build` has to set all of it. Messages behind it wait for it, so it should
+    /// be brief, and must not send to the same kernel. If it panics, nothing is sent.
     ///
     /// ```
     /// # use millrace_resident::*;

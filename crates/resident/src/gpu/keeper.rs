@@ -474,6 +474,7 @@ impl Keeper {
     /// Lets kernels in and out, and writes the directory. No lease runs.
     fn rearrange(&mut self) {
         self.tenants.append(&mut lock(&self.inner.entering));
+        self.awaited.clear(); // found anew below
         self.observe();
         let ended = |tenant: &mut Tenant| tenant.port.status().is_ended() && !tenant.forwarder.is_blocked();
         for mut tenant in self.tenants.extract_if(.., ended) {
@@ -483,7 +484,6 @@ impl Keeper {
         let arena = &self.arena;
         let all: Vec<Neighbour> = self.tenants.iter().map(|tenant| (tenant.port.clone(), tenant.piece.own)).collect();
         let mut fed = vec![false; all.len()];
-        self.awaited.clear();
         let place_of = |link: &Arc<Link>| {
             let to = link.to();
             all.iter().position(|(port, _)| Arc::ptr_eq(port, &to))
@@ -515,13 +515,14 @@ impl Keeper {
             if way == Way::Device {
                 tenant.forwarder.set_links(&tenant.port, &[]);
             }
-            let near = |link: &Arc<Link>| {
-                let at = place_of(link).filter(|&at| at != own_number)?;
-                (!crossing[at] || !ways::leads(&sends, at, own_number)).then(|| all[at].clone())
-            };
+            let near = |link: &Arc<Link>| place_of(link).filter(|&at| at != own_number).map(|at| all[at].clone());
             let near: Vec<_> = links.iter().filter_map(near).collect();
+            let can_wait_for = |(port, _): &Neighbour| {
+                let at = all.iter().position(|(known, _)| Arc::ptr_eq(known, port));
+                at.is_some_and(|at| !crossing[at] || !ways::leads(&sends, at, own_number))
+            };
             let carrying = tenant.forwarder.is_blocked();
-            let waits = !tenant.route.take(way, arena, &near, carrying, self.inner.timeout);
+            let waits = !tenant.route.take(way, arena, &near, can_wait_for, carrying, self.inner.timeout);
             crossing[own_number] = waits;
             tenant.linked.clear();
             let there = match there {

@@ -23,17 +23,25 @@ pub(super) enum Way {
 /// A kernel that could be reached by the device: where its own block is.
 pub(super) type Neighbour = (Arc<Port>, usize);
 
+fn is_same((one, _): &Neighbour, (other, _): &Neighbour) -> bool {
+    Arc::ptr_eq(one, other)
+}
+
 /// The way that one kernel's messages take, and what it waits for before they take another.
 pub(super) struct Route {
     /// Who carries them, or did last.
     way: Way,
+    /// The receivers that both ways lead to.
+    near: Vec<Neighbour>,
+    /// Those that are no longer linked, and who carried messages to them: some may still lie in front of them.
+    former: Vec<(Neighbour, Way)>,
     /// It waits, because they are going to take another way; not longer than until then.
     crossing: Option<(Crossing, Instant)>,
 }
 
 impl Route {
     pub(super) fn by(way: Way) -> Self {
-        Self { way, crossing: None }
+        Self { way, near: Vec::new(), former: Vec::new(), crossing: None }
     }
 
     pub(super) fn is_crossing(&self) -> bool {
@@ -45,22 +53,22 @@ impl Route {
         self.crossing.as_ref().map(|(_, until)| *until)
     }
 
-    /// Whether messages can take a way; if not, they will when [`Self::can_cross`] says so. `to` are those of their
-    /// receivers that both ways lead to, and `carrying` says whether the host has not delivered everything.
+    /// Whether messages can take a way; if not, they will when [`Self::can_cross`] says so. `near` are those of their
+    /// receivers that both ways lead to, of which some cannot be waited for, and `carrying` says whether the host has not
+    /// delivered everything.
     pub(super) fn take(
         &mut self,
         way: Way,
         arena: &Arena,
-        to: &[Neighbour],
+        near: &[Neighbour],
+        can_wait_for: impl Fn(&Neighbour) -> bool,
         carrying: bool,
         patience: Duration,
     ) -> bool {
-        if way == self.way || to.is_empty() {
-            self.crossing = None;
-            // What the host still carries is not forgotten because nobody is near at the moment.
-            if way == Way::Host {
-                self.way = way;
-            }
+        self.part_from_others_than(near);
+        let to: Vec<_> = near.iter().map(|to| (to, self.way_to(to))).filter(|(_, last)| *last != way).collect();
+        if !to.iter().any(|(to, _)| can_wait_for(to)) {
+            self.settle(way, near);
             return true;
         }
         let until = self.until().unwrap_or_else(|| Instant::now() + patience);
@@ -71,7 +79,11 @@ impl Route {
                 self.crossing = Some((Crossing::Carrying, until));
                 return false;
             }
-            _ => to.iter().map(|to| Mark::here(arena, to.clone(), self.way)).collect(),
+            _ => to
+                .into_iter()
+                .filter(|(to, _)| can_wait_for(to))
+                .map(|(to, last)| Mark::here(arena, to.clone(), last))
+                .collect(),
         };
         marks.retain_mut(|mark| !mark.is_passed(arena));
         if !marks.is_empty() && waits {
@@ -81,8 +93,31 @@ impl Route {
         if carrying || !marks.is_empty() {
             tracing::warn!("a linked kernel did not take its messages within {patience:?}; some may change places");
         }
-        self.way = way;
+        self.settle(way, near);
         true
+    }
+
+    /// Who carried messages to a receiver last.
+    fn way_to(&self, to: &Neighbour) -> Way {
+        self.former.iter().find(|(known, _)| is_same(known, to)).map_or(self.way, |(_, way)| *way)
+    }
+
+    /// Remembers those whose link was cut.
+    fn part_from_others_than(&mut self, near: &[Neighbour]) {
+        let is_gone = |known: &mut Neighbour| !near.iter().any(|to| is_same(known, to));
+        self.former.extend(self.near.extract_if(.., is_gone).map(|known| (known, self.way)));
+        self.former.retain(|((port, _), _)| !port.status().is_ended());
+    }
+
+    /// Messages take a way from now on.
+    fn settle(&mut self, way: Way, near: &[Neighbour]) {
+        self.crossing = None;
+        // What the host still carries is not forgotten because nobody is near at the moment.
+        if way == Way::Host || !near.is_empty() {
+            self.way = way;
+        }
+        self.near = near.to_vec();
+        self.former.retain(|(known, _)| !near.iter().any(|to| is_same(known, to)));
     }
 
     /// Whether what messages wait for before they take another way has happened, or waiting is over.
