@@ -495,7 +495,7 @@ impl Keeper {
         for (own_number, tenant) in self.tenants.iter_mut().enumerate() {
             let links = tenant.links.all();
             // Where a link leads, and what happens if there is no room. One that was lost is waited for here.
-            let mut place = |link: &Arc<Link>| {
+            let place = |link: &Arc<Link>| {
                 let (to, found) = (link.to(), place_of(link).filter(|_| link.is_direct()));
                 let lost = to.status().is_ended() && to.can_return() && to.is_of_device();
                 if lost && found.is_none() && !self.awaited.iter().any(|(known, _)| Arc::ptr_eq(known, &to)) {
@@ -509,7 +509,7 @@ impl Keeper {
                     (None, _) => None,
                 }
             };
-            let there: Option<Vec<(usize, u32)>> = links.iter().map(&mut place).collect();
+            let there: Option<Vec<(usize, u32)>> = links.iter().map(place).collect();
             let there = there.filter(|there| there.len() <= MOST_LINKS);
             let way = if there.is_some() { Way::Device } else { Way::Host };
             if way == Way::Device {

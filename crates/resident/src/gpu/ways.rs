@@ -66,8 +66,9 @@ impl Route {
         patience: Duration,
     ) -> bool {
         self.part_from_others_than(near);
-        let to: Vec<_> = near.iter().map(|to| (to, self.way_to(to))).filter(|(_, last)| *last != way).collect();
-        if !to.iter().any(|(to, _)| can_wait_for(to)) {
+        let changes = |(to, last): &(&Neighbour, Way)| *last != way && can_wait_for(to);
+        let to: Vec<_> = near.iter().map(|to| (to, self.way_to(to))).filter(changes).collect();
+        if to.is_empty() {
             self.settle(way, near);
             return true;
         }
@@ -79,11 +80,7 @@ impl Route {
                 self.crossing = Some((Crossing::Carrying, until));
                 return false;
             }
-            _ => to
-                .into_iter()
-                .filter(|(to, _)| can_wait_for(to))
-                .map(|(to, last)| Mark::here(arena, to.clone(), last))
-                .collect(),
+            _ => to.into_iter().map(|(to, last)| Mark::here(arena, to.clone(), last)).collect(),
         };
         marks.retain_mut(|mark| !mark.is_passed(arena));
         if !marks.is_empty() && waits {
