@@ -23,7 +23,7 @@ use millrace::{
         validate::{Effort, validate},
     },
 };
-use rustfft::FftPlanner;
+use millrace_fourier::FftDirection;
 
 use numeric::{FINE, cpu, group, op};
 
@@ -244,7 +244,7 @@ fn fft(c: &mut Criterion) {
         });
     }
     for n in [64, 1024, 1 << 14, 1 << 18] {
-        let plan = FftPlanner::<f32>::new().plan_fft_forward(n);
+        let plan = millrace_fourier::complex(n, FftDirection::Forward);
         let (input, mut line) = (vec![Complex32::new(0.5, -0.5); n], vec![Complex32::ZERO; n]);
         let mut scratch = vec![Complex32::ZERO; plan.get_immutable_scratch_len()];
         group.throughput(Throughput::Elements(n as u64));

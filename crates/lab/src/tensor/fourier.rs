@@ -3,8 +3,7 @@
 use std::{f64::consts::TAU, fmt, hint::black_box, sync::Arc};
 
 use millrace::tensor::{Complex32, Norm, Tensor};
-use realfft::RealFftPlanner;
-use rustfft::{Fft, FftPlanner};
+use millrace_fourier::{Fft, FftDirection};
 
 use super::{Effort, context};
 use crate::{
@@ -191,7 +190,7 @@ fn theirs(effort: &Effort, case: Case) -> Result<Metric> {
     let (shape, axes) = case.shape();
     let n = shape.last().copied().unwrap_or(1);
     if case.is_real() {
-        let plan = RealFftPlanner::<f32>::new().plan_fft_forward(n);
+        let plan = millrace_fourier::real(n);
         let (mut x, mut y, mut scratch) = (plan.make_input_vec(), plan.make_output_vec(), plan.make_scratch_vec());
         let numbers = case.real();
         let metric = timed(effort, case, || {
@@ -203,7 +202,7 @@ fn theirs(effort: &Effort, case: Case) -> Result<Metric> {
         case.check(&y)?;
         return Ok(metric);
     }
-    let plan = FftPlanner::<f32>::new().plan_fft_forward(n);
+    let plan = millrace_fourier::complex(n, FftDirection::Forward);
     let x = case.complex();
     let (mut y, mut other) = (vec![Complex32::ZERO; x.len()], vec![Complex32::ZERO; x.len()]);
     let longest = plan.get_immutable_scratch_len().max(plan.get_inplace_scratch_len());

@@ -5,9 +5,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use millrace_fourier::{ComplexToReal, Fft, FftDirection, RealToComplex};
 use num_complex::Complex32;
-use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
-use rustfft::{Fft, FftDirection, FftPlanner};
 
 use super::{
     ACROSS, Kind,
@@ -51,10 +50,10 @@ pub(super) enum Plan {
 impl Plan {
     fn new((kind, n, how): Key) -> Self {
         let direction = if kind == Kind::Inverse { FftDirection::Inverse } else { FftDirection::Forward };
-        let library = || Self::Complex(FftPlanner::new().plan_fft(n, direction));
+        let library = || Self::Complex(millrace_fourier::complex(n, direction));
         match (kind, how) {
-            (Kind::Real, _) => Self::Real(RealFftPlanner::new().plan_fft_forward(n)),
-            (Kind::RealInverse, _) => Self::RealInverse(RealFftPlanner::new().plan_fft_inverse(n)),
+            (Kind::Real, _) => Self::Real(millrace_fourier::real(n)),
+            (Kind::RealInverse, _) => Self::RealInverse(millrace_fourier::real_inverse(n)),
             (_, How::Lines) => library(),
             (_, How::Steps(a, b)) => Self::Long(Arc::new(Long::new((a, b), direction))),
             (_, How::Across(lanes)) => {

@@ -6,8 +6,8 @@
 use std::{f64::consts::TAU, sync::Arc};
 
 use millrace_core::Threads;
+use millrace_fourier::{Fft, FftDirection, complex};
 use num_complex::Complex32;
-use rustfft::{Fft, FftDirection, FftPlanner};
 
 use super::{
     cpu::{APART, GATHERED, NEIGHBOURS, Shared},
@@ -55,14 +55,13 @@ pub(super) fn any_sides(n: usize) -> Option<(usize, usize)> {
 
 impl Long {
     pub(super) fn new((a, b): (usize, usize), direction: FftDirection) -> Self {
-        let mut planner = FftPlanner::new();
         let (n, sign) = (a * b, if direction == FftDirection::Forward { -TAU } else { TAU });
         let root = |k: usize| {
             let (sin, cos) = (sign * k as f64 / n as f64).sin_cos();
             Complex32::new(cos as f32, sin as f32)
         };
         let roots = (0..b).flat_map(|column| (0..a).map(move |k| column * k)).map(root).collect();
-        Self { columns: planner.plan_fft(a, direction), rows: planner.plan_fft(b, direction), roots }
+        Self { columns: complex(a, direction), rows: complex(b, direction), roots }
     }
 
     /// Transforms one line; `room` is as long.

@@ -11,8 +11,8 @@ use std::{
 
 use bytes::Bytes;
 use millrace_core::Buffer;
+use millrace_fourier::FftDirection;
 use num_complex::{Complex32, Complex64};
-use rustfft::FftPlanner;
 
 use super::Kind;
 use crate::{Result, Tensors};
@@ -117,7 +117,7 @@ impl Plan {
                 hat[k] = value.conj();
                 hat[(len - k) % len] = value.conj();
             }
-            FftPlanner::new().plan_fft_forward(len).process(&mut hat);
+            millrace_fourier::complex_f64(len, FftDirection::Forward).process(&mut hat);
             tables.extend(chirp.into_iter().chain(hat));
             places = Some(Chirp { at, transformed });
         }

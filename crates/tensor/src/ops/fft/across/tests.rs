@@ -1,5 +1,5 @@
+use millrace_fourier::{FftDirection, complex, complex_f64};
 use num_complex::{Complex32, Complex64};
-use rustfft::{FftDirection, FftPlanner};
 
 use super::{super::vector::Vector, *};
 
@@ -24,7 +24,7 @@ pub(in super::super) fn wanted(line: &[Complex32], inverse: bool) -> Vec<Complex
     let mut line: Vec<_> = line.iter().map(|x| Complex64::new(x.re.into(), x.im.into())).collect();
     if n > 500 {
         let direction = if inverse { FftDirection::Inverse } else { FftDirection::Forward };
-        FftPlanner::new().plan_fft(n, direction).process(&mut line);
+        complex_f64(n, direction).process(&mut line);
         return line;
     }
     let sign = if inverse { TAU } else { -TAU };
@@ -127,7 +127,7 @@ fn errors_are_those_of_the_library() {
         let (plan, x) = (Plan::new(n).unwrap(), noise(lanes.count() * n));
         let want: Vec<_> = x.chunks(n).flat_map(|line| wanted(line, false)).collect();
         let mut library = x.clone();
-        FftPlanner::new().plan_fft_forward(n).process(&mut library);
+        complex(n, FftDirection::Forward).process(&mut library);
         let (mut ours, mut room) = (x, vec![Complex32::ZERO; lanes.room(n)]);
         let (at, line) = (ours.as_mut_ptr().cast(), 2 * n as isize);
         let (from, to) = (Place { at: at as *const f32, line, step: 2 }, Place { at, line, step: 2 });
