@@ -25,7 +25,7 @@ use crate::{
     handler::{Behaviour, Emission, Outbox, check_kind, scope},
     header::Header,
     layout::{RegionLayout, flags},
-    port::{Attachment, Head, Place, on_bell},
+    port::{Attachment, Head, Place, posted},
     resident::{Base, lifecycle, restored},
     slots::Refusal,
 };
@@ -438,24 +438,27 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
     /// its turn. For messages, low is the same as normal.
     pub fn try_send_with(&self, message: &H::Message, priority: Priority) -> Result<()> {
         let mut failed = None;
-        let sent = self.inject(message, priority, 0, false, &mut failed);
+        let sent = self.inject(message, priority, posted(priority), false, &mut failed);
         sent.map_err(|refusal| self.base.refusal(refusal))?;
         failed.map_or(Ok(()), Err)
     }
 
     /// Sends a message, waiting for room for as long as the kernel makes progress.
+    ///
+    /// On the CPU, whoever asks soon after what it sends, every time, runs both itself, as [`Self::ask`] says. What it does not
+    /// ask for after all is handled by the kernel's own thread, within a millisecond or so.
     pub fn send(&self, message: &H::Message) -> Result<()> {
         self.send_with(message, Priority::Normal)
     }
 
     /// [`Self::send`] with a priority, as in [`Self::try_send_with`].
     pub fn send_with(&self, message: &H::Message, priority: Priority) -> Result<()> {
-        self.inject_blocking(message, priority, 0, None).map(drop)
+        self.inject_blocking(message, priority, posted(priority), None).map(drop)
     }
 
     /// Sends a message, waiting for room until the deadline.
     pub fn send_deadline(&self, message: &H::Message, deadline: Instant) -> Result<()> {
-        self.inject_blocking(message, Priority::Normal, 0, Some(deadline)).map(drop)
+        self.inject_blocking(message, Priority::Normal, flags::WILLING, Some(deadline)).map(drop)
     }
 
     /// Sends a message when there is room.
@@ -488,7 +491,8 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
         let mut failed = None;
         let flags = flags::ASK | if deadline.is_none() { flags::WILLING } else { 0 };
         let inject = || self.inject(message, priority, flags, true, &mut failed);
-        let sent = if deadline.is_none() { self.base.port.send_and_run(inject) } else { None };
+        let sent =
+            if deadline.is_none() { self.base.port.send_and_run(priority == Priority::High, inject) } else { None };
         if let Some(error) = failed {
             return Err(error);
         }
@@ -504,7 +508,7 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
     pub async fn ask_async(&self, message: &H::Message) -> Result<Archive<H::Reply>> {
         let id = self.inject_async(message, flags::ASK).await?;
         let mut asked = Asked::new(&self.base.port, id);
-        on_bell(&self.base.port.mail, || asked.look(&decode::<H::Reply>)).await
+        self.base.port.await_mail(|| asked.look(&decode::<H::Reply>)).await
     }
 
     /// The next answer to a message that was sent: waits until the deadline.
@@ -521,7 +525,7 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
     /// [`Self::receive`] for tasks.
     pub async fn receive_async(&self) -> Result<Archive<H::Reply>> {
         let port = &self.base.port;
-        on_bell(&port.mail, || look_for_any(port, &decode::<H::Reply>)).await
+        port.await_mail(|| look_for_any(port, &decode::<H::Reply>)).await
     }
 }
 

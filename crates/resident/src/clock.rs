@@ -44,6 +44,12 @@ impl Moment {
         Duration::from_micros(self.0 >> LOGICAL)
     }
 
+    /// Microseconds from an earlier moment to this one.
+    #[inline(always)]
+    pub(crate) fn micros_since(self, earlier: Self) -> u64 {
+        (self.0 >> LOGICAL).saturating_sub(earlier.0 >> LOGICAL)
+    }
+
     /// Its logical part: which of the moments of one microsecond.
     pub fn logical(self) -> u32 {
         (self.0 & ((1 << LOGICAL) - 1)) as u32

@@ -17,6 +17,7 @@ use millrace_ring::{Seat, TickClock, prefetch_to_write};
 use crate::{
     Command, Error, LaunchOptions, Moment, RestartPolicy, STARVATION_BOUND, Status,
     carry::Letter,
+    drive,
     handler::{Answer, Behaviour, Emission, Outbox},
     header::Header,
     layout::{fault, flags},
@@ -30,6 +31,9 @@ use crate::{
 const BRIEF: u64 = 20_000;
 /// Times in a row that somebody has to ask, and the handler to be brief, before one who asks runs it.
 const PROOF: u32 = 32;
+
+/// Who asks later after something that it sent does not ask soon.
+const SOON: u64 = 50; // microseconds
 
 /// One in so many is timed once the handler is known to be brief.
 const SAMPLED: u64 = 8;
@@ -91,8 +95,10 @@ struct Life {
     brief: u32,
     /// The handler was not brief the last time.
     doubted: bool,
-    /// One who asked runs it.
-    asked: bool,
+    /// While one who asked runs it: when it did.
+    asked: Option<Moment>,
+    /// Messages in a row that the worker handled and nobody asked with.
+    posted: u32,
     ticks: TickClock,
     emissions: VecDeque<Emission>,
     pending: VecDeque<Pending>,
@@ -124,7 +130,8 @@ impl Kernel {
             since_checkpoint: 0,
             brief: 0,
             doubted: false,
-            asked: false,
+            asked: None,
+            posted: 0,
             ticks: TickClock::pick(),
             emissions: VecDeque::new(),
             pending: VecDeque::new(),
@@ -166,15 +173,15 @@ impl Kernel {
 
     /// Handles messages until that of this number is handled, at most so many. False if there is anything left to do.
     #[inline]
-    pub(crate) fn run_until(&mut self, id: u64, most: u32) -> bool {
+    pub(crate) fn run_until(&mut self, id: u64, asked: Moment, most: u32) -> bool {
         let (high, number) = ((id - 1) & 1 == 1, (id - 1) >> 1);
-        self.life.asked = true;
+        self.life.asked = Some(asked);
         let handled = (0..most).try_for_each(|_| match self.life.step(&self.port) {
             Step::Worked if (if high { self.life.high } else { self.life.normal }) > number => Err(true),
             Step::Worked => Ok(()),
             Step::Idle | Step::Ended => Err(false),
         });
-        self.life.asked = false;
+        self.life.asked = None;
         handled == Err(true) && self.is_done()
     }
 
@@ -184,10 +191,37 @@ impl Kernel {
         self.life.pending.is_empty() && !self.life.status.is_ended() && !self.port.stirs()
     }
 
+    /// Handles what comes before the message that claimed a place, at most so many. Whether it [is next](Self::is_next) then.
+    #[inline]
+    pub(crate) fn reaches(&mut self, number: u64, head: &Head, most: u32) -> bool {
+        self.is_next(number, head) || self.catch_up(number, head, most)
+    }
+
+    fn catch_up(&mut self, number: u64, head: &Head, most: u32) -> bool {
+        self.life.asked = Some(head.clock);
+        let behind = |life: &Life| (if head.high { life.high } else { life.normal }) < number;
+        for _ in 0..most {
+            if !behind(&self.life) || self.life.step(&self.port) != Step::Worked {
+                break;
+            }
+        }
+        self.life.asked = None;
+        // What was handled may have brought something that comes first, or the end.
+        let overtakes = !head.high && self.port.rings.high.is_filled(&self.port.region, self.life.high as u32);
+        let goes_on = self.life.status == Status::Active && self.life.pending.is_empty();
+        goes_on && !overtakes && self.is_next(number, head)
+    }
+
+    /// What was left for those who ask was left lying: they do not run it any more until they have asked often again.
+    pub(crate) fn is_not_asked(&mut self) {
+        self.life.brief = 0;
+        self.port.brief.store(false, Ordering::Relaxed);
+    }
+
     /// Whether the message that claimed a place can be handled without being put there: nothing comes before it, nobody has
     /// to know what it was, and there is room for its answer.
     #[inline]
-    pub(crate) fn is_next(&self, number: u64, head: &Head) -> bool {
+    fn is_next(&self, number: u64, head: &Head) -> bool {
         let (port, life) = (&self.port, &self.life);
         number == (if head.high { life.high } else { life.normal })
             && port.journal.get().is_none()
@@ -209,9 +243,9 @@ impl Kernel {
         let (ring, taken) =
             if head.high { (&port.rings.high, &mut life.high) } else { (&port.rings.normal, &mut life.normal) };
         *taken += 1;
-        life.asked = true;
+        life.asked = Some(head.clock);
         let answer = life.handle(port, &header, bytes, true);
-        life.asked = false;
+        life.asked = None;
         let answer = answer.map(|(answer, clock)| {
             // SAFETY: the slot is free, so nobody but the kernel has to do with it, and that much of it was just written.
             let bytes = unsafe {
@@ -368,12 +402,23 @@ impl Life {
             emissions: &mut self.emissions,
             silent: false,
         };
-        // Who asked and runs it must know; to its worker it makes no difference once it is known. All others are the
-        // worker's, who had better stay awake for more of them; and so are those that it had to handle after all.
+        // Who asked and runs it must know; to its worker it makes no difference once it is known. What was sent before it, and
+        // is not many or long ago, is run with it. All others are the worker's, who had better stay awake for more of them; and
+        // so are questions that it had to handle after all.
         let (known, willing) = (self.brief >= PROOF, header.flags & flags::WILLING != 0);
-        self.brief = if willing && (self.asked || !known) { self.brief } else { 0 };
-        let sampled = self.asked && (self.doubted || self.counts.handled.is_multiple_of(SAMPLED));
-        let start = (willing && (sampled || self.brief < PROOF)).then(|| self.ticks.now());
+        self.posted = if ask || self.asked.is_some() { 0 } else { self.posted + 1 };
+        if !ask {
+            port.posts.store(port.posts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+        let asked_soon = match self.asked {
+            Some(asked) => ask || asked.micros_since(header.clock) < SOON,
+            None if ask => !known,
+            None => self.posted < drive::MOST,
+        };
+        self.brief = if willing && asked_soon { self.brief } else { 0 };
+        let asked = self.asked.is_some();
+        let sampled = asked && (self.doubted || self.counts.handled.is_multiple_of(SAMPLED));
+        let start = (willing && (ask || asked) && (sampled || self.brief < PROOF)).then(|| self.ticks.now());
         let result =
             catch_unwind(AssertUnwindSafe(|| behaviour.handle(header, bytes, attachment.as_ref(), &mut outbox)));
         if let Some(start) = start {

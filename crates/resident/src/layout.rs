@@ -215,7 +215,7 @@ pub mod flags {
     pub const VOID: u32 = 1 << 5;
     /// It is handled, but not answered: it was before the device was lost, or nobody waits any more.
     pub const SILENT: u32 = 1 << 6;
-    /// Its sender runs the kernel itself, if it can: see `drive.rs`.
+    /// Its sender runs the kernel itself, if it can; or, if it does not ask, may do so when it asks: see `drive.rs`.
     pub const WILLING: u32 = 1 << 7;
 }
 

@@ -5,10 +5,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use millrace_core::View;
+use millrace_core::{Priority, View};
 use rkyv::util::AlignedVec;
 
-use crate::{Moment, handler::Behaviour, header::Header, journal::Positions};
+use crate::{Moment, handler::Behaviour, header::Header, journal::Positions, layout::flags};
 
 /// What belongs to a message and does not fit into its slot. It waits beside the ring, under the message's number.
 #[derive(Debug, Clone)]
@@ -72,6 +72,12 @@ impl Head {
             generation: self.buffer.1,
         }
     }
+}
+
+/// The flags of a message that its sender does not ask with. Urgent ones are not left for when it asks.
+#[inline(always)]
+pub(crate) fn posted(priority: Priority) -> u32 {
+    if priority == Priority::High { 0 } else { flags::WILLING }
 }
 
 /// A plain message to be sent.

@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, Ordering, fence},
+        atomic::{AtomicBool, AtomicU32, Ordering, fence},
     },
     task::{Poll, Waker},
     time::{Duration, Instant},
@@ -14,10 +14,10 @@ use std::{
 use crossbeam_utils::CachePadded;
 use millrace_ring::{Bell, Seat, poll_while_worthwhile, prefetch_to_write};
 
-pub(crate) use crate::parcel::{Attachment, Head, Outgoing, Place, Remains, Saved, message_id};
+pub(crate) use crate::parcel::{Attachment, Head, Outgoing, Place, Remains, Saved, message_id, posted};
 use crate::{
     Clock, Command, Error, Moment, Result, Status, Telemetry,
-    drive::Wheel,
+    drive::{self, Wheel},
     header::Header,
     journal::{Entry, Journal},
     layout::{HEADER, LINE, RegionLayout, flags},
@@ -45,6 +45,10 @@ pub(crate) struct Port {
     pub(crate) wheel: OnceLock<Arc<Wheel>>,
     /// Whether one who asks may run it, for those who only look: the kernel says so.
     pub(crate) brief: AtomicBool,
+    /// Messages that were handled and nobody asked with, for its worker. Apart from what senders read.
+    pub(crate) posts: CachePadded<AtomicU32>,
+    /// Whether its worker looks now and then after what is left for those who ask.
+    pub(crate) minded: AtomicBool,
     /// The kernel has something to do.
     pub(crate) work: Bell,
     /// Senders have room.
@@ -94,6 +98,8 @@ impl Port {
             normal: CachePadded::new(Tail::new()),
             wheel: OnceLock::new(),
             brief: AtomicBool::new(false),
+            posts: CachePadded::default(),
+            minded: AtomicBool::new(false),
             work: Bell::new(),
             room: Bell::new(),
             mail: Bell::new(),
@@ -205,9 +211,38 @@ impl Port {
         self.fetch(ring, position.wrapping_add(AHEAD));
         // A kernel that rests until it is told to go on need not know. When it is told, it says that it is active before it
         // leaves its waker and looks once more: it finds the message, or is found to be active here.
-        if !head.quietly && self.work.has_listeners() && !self.is_resting() {
+        if !head.quietly && self.work.has_listeners() && !self.is_resting() && !self.is_left(flags) {
             self.work.ring();
         }
+    }
+
+    /// Whether what was sent a moment ago, and listeners were looked for since, is left for when its sender asks. A worker that
+    /// no longer minds says so, leaves its waker and looks once more.
+    #[inline]
+    fn is_left(&self, flags: u32) -> bool {
+        flags & (flags::WILLING | flags::ASK) == flags::WILLING
+            && self.minded.load(Ordering::Relaxed)
+            && self.brief.load(Ordering::Relaxed)
+            && matches!(self.depth(), (0, waiting) if waiting < drive::MOST.min(self.rings.normal.capacity()))
+    }
+
+    /// Who is about to wait is not going to ask: what was left for it is the worker's.
+    fn leave_nothing(&self) {
+        if self.minded.load(Ordering::Relaxed) && self.stirs() {
+            self.work.ring();
+        }
+    }
+
+    /// Where the rings end: urgent messages, and others.
+    pub(crate) fn tails(&self) -> [u32; 2] {
+        [self.high.position(), self.normal.position()]
+    }
+
+    /// Whether the kernel has yet to come to these ends.
+    pub(crate) fn is_before(&self, [high, normal]: [u32; 2]) -> bool {
+        let control = self.region.control();
+        let is_before = |head: &AtomicU32, tail| (head.load(Ordering::Acquire).wrapping_sub(tail) as i32) < 0;
+        is_before(&control.high_head, high) || is_before(&control.normal_head, normal)
     }
 
     /// A reading of the clock for a message. Fetches the slots of the next few, if some time has passed since the last one:
@@ -411,8 +446,7 @@ impl Port {
     #[inline]
     pub(crate) fn stirs(&self) -> bool {
         let control = self.region.control();
-        let filled =
-            |ring: &Slots, head: &crate::sync::AtomicU32| ring.is_filled(&self.region, head.load(Ordering::Acquire));
+        let filled = |ring: &Slots, head: &AtomicU32| ring.is_filled(&self.region, head.load(Ordering::Acquire));
         control.request.load(Ordering::Acquire) != control.acknowledged.load(Ordering::Relaxed)
             || filled(&self.rings.high, &control.high_head)
             || filled(&self.rings.normal, &control.normal_head)
@@ -421,7 +455,7 @@ impl Port {
     /// Messages that wait, urgent ones and others.
     pub(crate) fn depth(&self) -> (u32, u32) {
         let control = self.region.control();
-        let depth = |tail: &Tail, head: &crate::sync::AtomicU32| {
+        let depth = |tail: &Tail, head: &AtomicU32| {
             // The head first: it cannot be ahead of a tail that is read later.
             let head = head.load(Ordering::Acquire);
             tail.position().wrapping_sub(head)
@@ -441,6 +475,7 @@ impl Port {
 
     /// Waits until something is so, for as long as the kernel makes progress.
     pub(crate) fn wait_while_working(&self, is_so: impl Fn() -> bool) -> Result<()> {
+        self.leave_nothing();
         let (mut before, mut since) = (self.progress(), Instant::now());
         while !is_so() {
             if self.status().is_ended() {
@@ -459,7 +494,7 @@ impl Port {
 
     pub(crate) fn telemetry(&self) -> Telemetry {
         let block = self.region.telemetry();
-        let two = |words: &[crate::sync::AtomicU32; 2]| {
+        let two = |words: &[AtomicU32; 2]| {
             u64::from(words[0].load(Ordering::Relaxed)) | u64::from(words[1].load(Ordering::Relaxed)) << 32
         };
         let mut looks = 0;
@@ -574,7 +609,7 @@ impl Port {
     /// [`Self::steer`] for tasks.
     pub(crate) async fn steer_async(&self, command: Command) -> Result<()> {
         let Some(number) = self.request(command)? else { return Ok(()) };
-        on_bell(&self.mail, || self.is_acknowledged(number)).await
+        self.await_mail(|| self.is_acknowledged(number)).await
     }
 
     /// Asks for a checkpoint; gives its number.
@@ -608,7 +643,14 @@ impl Port {
         deadline: Option<Instant>,
         attempt: impl FnMut() -> Option<Result<R>>,
     ) -> Result<R> {
+        self.leave_nothing();
         self.patiently(deadline, attempt, |until, attempt| self.mail.wait(Some(until), false, attempt))
+    }
+
+    /// [`Self::wait_for_mail`] for tasks.
+    pub(crate) async fn await_mail<R>(&self, attempt: impl FnMut() -> Option<R>) -> R {
+        self.leave_nothing();
+        on_bell(&self.mail, attempt).await
     }
 
     /// The message in a slot of the outbound ring: its header and as much of it as there can be.

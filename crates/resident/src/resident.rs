@@ -18,7 +18,7 @@ use crate::{
     header::Header,
     layout::{RegionLayout, flags},
     links::Links,
-    port::{Attachment, Head, Outgoing, Port, on_bell},
+    port::{Attachment, Head, Outgoing, Port, posted},
     slots::Refusal,
 };
 
@@ -313,11 +313,14 @@ impl<H: Handler> Resident<H> {
     /// its turn. For messages, low is the same as normal.
     #[inline]
     pub fn try_send_with(&self, message: H::Message, priority: Priority) -> Result<(), Refused<H::Message>> {
-        let sent = self.port().inject(&mut self.outgoing(&message, priority, 0, &mut None));
+        let sent = self.port().inject(&mut self.outgoing(&message, priority, posted(priority), &mut None));
         sent.map(drop).map_err(|refusal| Refused { message, error: self.base.refusal(refusal) })
     }
 
     /// Sends a message, waiting for room for as long as the kernel makes progress.
+    ///
+    /// On the CPU, whoever asks soon after what it sends, every time, runs both itself, as [`Self::ask`] says. What it does not
+    /// ask for after all is handled by the kernel's own thread, within a millisecond or so.
     #[inline]
     pub fn send(&self, message: H::Message) -> Result<(), Refused<H::Message>> {
         self.send_with(message, Priority::Normal)
@@ -326,14 +329,15 @@ impl<H: Handler> Resident<H> {
     /// [`Self::send`] with a priority, as in [`Self::try_send_with`].
     #[inline]
     pub fn send_with(&self, message: H::Message, priority: Priority) -> Result<(), Refused<H::Message>> {
-        let sent = self.port().inject_blocking(&mut self.outgoing(&message, priority, 0, &mut None), None);
+        let sent =
+            self.port().inject_blocking(&mut self.outgoing(&message, priority, posted(priority), &mut None), None);
         sent.map(drop).map_err(|error| Refused { message, error })
     }
 
     /// Sends a message, waiting for room until the deadline.
     pub fn send_deadline(&self, message: H::Message, deadline: Instant) -> Result<(), Refused<H::Message>> {
         let mut attachment = None;
-        let mut outgoing = self.outgoing(&message, Priority::Normal, 0, &mut attachment);
+        let mut outgoing = self.outgoing(&message, Priority::Normal, flags::WILLING, &mut attachment);
         let sent = self.port().inject_blocking(&mut outgoing, Some(deadline));
         sent.map(drop).map_err(|error| Refused { message, error })
     }
@@ -394,7 +398,8 @@ impl<H: Handler> Resident<H> {
     #[inline(always)]
     fn inject_in_place(&self, build: &mut Option<impl FnOnce(&mut H::Message)>) -> Result<u64, Refusal> {
         let clock = self.port().stamp(false);
-        let head = Head { high: false, kind: H::Message::TYPE, flags: 0, clock, buffer: (0, 0), quietly: false };
+        let head =
+            Head { high: false, kind: H::Message::TYPE, flags: flags::WILLING, clock, buffer: (0, 0), quietly: false };
         self.port().inject_with(&head, |place| {
             let (build, message) = (build.take()?, place.start.cast::<H::Message>());
             assert!(
@@ -474,7 +479,7 @@ impl<H: Handler> Resident<H> {
     pub async fn ask_async(&self, message: H::Message) -> Result<H::Reply> {
         let id = self.inject_async(&message, flags::ASK).await?;
         let mut asked = Asked::new(self.port(), id);
-        on_bell(&self.port().mail, || asked.look(&decode::<H::Reply>)).await
+        self.port().await_mail(|| asked.look(&decode::<H::Reply>)).await
     }
 
     /// The next answer to a message that was sent, or the next message that the handler emitted: waits until the
@@ -490,7 +495,7 @@ impl<H: Handler> Resident<H> {
 
     /// [`Self::receive`] for tasks. Dropped before it is done, it has received nothing.
     pub async fn receive_async(&self) -> Result<H::Reply> {
-        on_bell(&self.port().mail, || look_for_any(self.port(), &decode::<H::Reply>)).await
+        self.port().await_mail(|| look_for_any(self.port(), &decode::<H::Reply>)).await
     }
 }
 
@@ -548,7 +553,7 @@ macro_rules! lifecycle {
             /// [`Self::checkpoint`] for tasks.
             pub async fn checkpoint_async(&self) -> Result<$crate::Checkpoint<H::State>> {
                 let (port, number) = (&self.base.port, self.base.port.want_checkpoint());
-                on_bell(&port.mail, || port.is_checkpointed(number)).await?;
+                port.await_mail(|| port.is_checkpointed(number)).await?;
                 self.last_checkpoint().unwrap_or(Err($crate::Error::NoPayload))
             }
 
@@ -594,7 +599,7 @@ macro_rules! lifecycle {
 
             /// [`Self::wait_for`] for tasks.
             pub async fn wait_for_async(&self, status: Status) -> Result<()> {
-                on_bell(&self.base.port.mail, || self.base.port.has_become(status)).await
+                self.base.port.await_mail(|| self.base.port.has_become(status)).await
             }
         }
 

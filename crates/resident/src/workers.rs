@@ -11,6 +11,7 @@ use std::{
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
     },
     task::{Wake, Waker},
+    time::{Duration, Instant},
 };
 
 use crossbeam_utils::CachePadded;
@@ -28,6 +29,8 @@ use crate::{
 const TURN: usize = 64;
 /// Looks at something to do before a worker does what somebody who asks may be doing.
 const PATIENCE: u32 = 64;
+/// How long a worker sleeps at a time while those who ask run its kernel.
+const NAP: Duration = Duration::from_micros(500);
 /// The most threads that are shared.
 const SHARED: usize = 4;
 
@@ -81,7 +84,11 @@ impl Residency {
             let (worker, its_port) = (wheel.clone(), port.clone());
             let spawned = spawn("millrace-kernel", move || {
                 let _sign_off = sign_off;
-                if wait == WaitPolicy::Spin { spin(&worker) } else { live(&worker, &its_port, wait) }
+                if wait == WaitPolicy::Spin {
+                    return spin(&worker);
+                }
+                let mut worker = Worker { wheel: &worker, port: &its_port, blocked: false, stirred: 0, posts: 0 };
+                worker.live(wait);
             });
             if spawned.is_err() {
                 *wheel.take() = None;
@@ -135,44 +142,78 @@ fn spin(wheel: &Wheel) {
     }
 }
 
-/// The life of a kernel on a thread of its own.
-fn live(wheel: &Wheel, port: &Port, wait: WaitPolicy) {
-    // Whether it waits for another kernel's room, which its own memory does not show.
-    let mut blocked = false;
-    let mut stirred = 0u32;
-    let turn = |slot: &mut Option<Kernel>, budget: usize, blocked: &mut bool| {
-        let step = drive::run(slot, budget);
-        *blocked = slot.as_ref().is_some_and(Kernel::is_blocked);
+/// The thread of a kernel's own.
+struct Worker<'a> {
+    wheel: &'a Wheel,
+    port: &'a Port,
+    /// Whether the kernel waits for another one's room, which its own memory does not show.
+    blocked: bool,
+    /// Looks in a row at something to do.
+    stirred: u32,
+    /// Messages that nobody asked with, when it rested last.
+    posts: u32,
+}
+
+impl Worker<'_> {
+    fn live(&mut self, wait: WaitPolicy) {
+        let polls = wait == WaitPolicy::Adaptive;
+        loop {
+            let found = if polls { poll_while_worthwhile(|| self.look()) } else { None };
+            if found.or_else(|| self.rest(polls)) == Some(Step::Ended) {
+                return;
+            }
+        }
+    }
+
+    fn turn(&mut self, kernel: &mut Option<Kernel>) -> Option<Step> {
+        let step = drive::run(kernel, TURN);
+        self.blocked = kernel.as_ref().is_some_and(Kernel::is_blocked);
         (step != Step::Idle).then_some(step)
-    };
-    loop {
-        let found = match wait {
-            // Without the right: one who asks may have it, and does the work itself.
-            WaitPolicy::Adaptive => poll_while_worthwhile(|| {
-                if !blocked && !port.stirs() {
-                    stirred = 0;
-                    return None;
+    }
+
+    /// Does what there is to do. It looks without the right: one who asks may have it, and does the work itself.
+    fn look(&mut self) -> Option<Step> {
+        if !self.blocked && !self.port.stirs() {
+            self.stirred = 0;
+            return None;
+        }
+        // Those who ask run it themselves: it is let be until something is left lying.
+        self.stirred += 1;
+        if self.stirred < PATIENCE && self.port.brief.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut kernel = self.wheel.try_take()?;
+        self.turn(&mut kernel)
+    }
+
+    /// Sleeps until there is something to do, and does it. While those who ask run the kernel, and send something before they
+    /// do, that is left for them: it `naps`, and only looks whether something was left lying.
+    fn rest(&mut self, naps: bool) -> Option<Step> {
+        let (wheel, port) = (self.wheel, self.port);
+        let mut lies = false;
+        loop {
+            let before = std::mem::replace(&mut self.posts, port.posts.load(Ordering::Relaxed));
+            let asked = port.brief.load(Ordering::Relaxed) && self.posts != before;
+            let minds = naps && asked && !lies && !self.blocked;
+            port.minded.store(minds, Ordering::Relaxed);
+            let (nap, tails) = (minds.then(|| Instant::now() + NAP), port.tails());
+            let found = sleep_until(nap, |waker| {
+                if minds && port.work.has_listeners() {
+                    return None; // its waker is where it left it, and nobody called it
                 }
-                // Those who ask run it themselves: it is let be until something is left lying.
-                stirred += 1;
-                if stirred < PATIENCE && port.brief.load(Ordering::Relaxed) {
-                    return None;
-                }
-                wheel.try_take().and_then(|mut kernel| turn(&mut kernel, TURN, &mut blocked))
-            }),
-            WaitPolicy::Sleep | WaitPolicy::Spin => None,
-        };
-        let found = found.or_else(|| {
-            sleep_until(None, |waker| {
                 let mut kernel = wheel.take();
                 if let (Some(kernel), Some(waker)) = (&mut *kernel, waker) {
                     kernel.register(waker);
                 }
-                turn(&mut kernel, TURN, &mut blocked)
-            })
-        });
-        if found == Some(Step::Ended) {
-            return;
+                self.turn(&mut kernel)
+            });
+            if found.is_some() || !minds {
+                return found;
+            }
+            lies = port.is_before(tails);
+            if lies && let Some(kernel) = &mut *wheel.take() {
+                kernel.is_not_asked();
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ mod support;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, ThreadId},
@@ -108,6 +108,135 @@ fn one_who_asks_runs_a_brief_handler_itself() {
     let spinning = cpu().launch(watcher, LaunchOptions::default().wait(WaitPolicy::Spin)).unwrap();
     (0..200).for_each(|_| _ = spinning.ask(Number { value: 1 }).unwrap());
     assert_eq!(here(&threads), 0, "its worker never rests");
+}
+
+/// A watcher that answers questions only.
+#[derive(Default)]
+struct Quiet(Watcher);
+
+impl Handler for Quiet {
+    type Message = Number;
+    type Reply = Told;
+    type State = Told;
+    fn state(&self) -> Told {
+        self.0.state()
+    }
+    fn handle(&mut self, told: &mut Told, number: &Number, scope: &mut Scope<'_, Told>) -> Told {
+        scope.no_reply();
+        self.0.run(told, number.value)
+    }
+}
+
+#[test]
+fn what_is_sent_before_a_question_is_left_for_who_asks_and_nothing_is_left_lying() {
+    let quiet = Quiet::default();
+    let threads = quiet.0.threads.clone();
+    let kernel = cpu().launch(quiet, LaunchOptions::default()).unwrap();
+    let mut expected = Told { count: 0, hash: 7 };
+    let mut tell = |value: u32| {
+        expected = Told { count: expected.count + 1, hash: (expected.hash ^ value).wrapping_mul(0x0100_0193) };
+        (Number { value }, expected)
+    };
+    let mut round = |start: u32| {
+        (0..3).for_each(|n| kernel.send(tell(start + n).0).unwrap());
+        let (number, told) = tell(start + 3);
+        assert_eq!(kernel.ask(number).unwrap(), told, "in order");
+    };
+    // For longer than any thread that was woken would wait for its turn; and the worker did not once go back to sleep.
+    let deadline = soon();
+    let left = || {
+        let (before, start, mut rounds) = ((here(&threads), kernel.telemetry().rests), Instant::now(), 0);
+        while start.elapsed() < Duration::from_millis(20) {
+            round(100 + rounds);
+            rounds += 1;
+        }
+        (here(&threads), kernel.telemetry().rests) == (before.0 + 4 * rounds, before.1)
+    };
+    let mut left = std::iter::repeat_with(left);
+    while !left.next().unwrap() {
+        assert!(Instant::now() < deadline, "it was never left for who asks");
+    }
+    // Who does not ask gets the worker, for one message and for more than an asker would run.
+    for many in [1, 3, 40] {
+        let before = (here(&threads), kernel.telemetry().handled);
+        (0..many).for_each(|n| kernel.send(tell(1000 + n).0).unwrap());
+        while kernel.telemetry().handled < before.1 + u64::from(many) {
+            assert!(Instant::now() < deadline, "it was left lying");
+            thread::yield_now();
+        }
+        assert_eq!(here(&threads), before.0);
+    }
+    // So does who asks late.
+    let before = here(&threads);
+    (0..50).for_each(|n| {
+        kernel.send(tell(2000 + n).0).unwrap();
+        thread::sleep(Duration::from_micros(200));
+        let (number, told) = tell(3000 + n);
+        assert_eq!(kernel.ask(number).unwrap(), told);
+    });
+    assert!(here(&threads) < before + 20, "{} of 100", here(&threads) - before);
+    kernel.pause().unwrap();
+    let (number, told) = tell(9);
+    kernel.send(number).unwrap();
+    assert_eq!(kernel.checkpoint().unwrap().state.count, told.count - 1, "not while it rests");
+    kernel.activate().unwrap();
+    let (number, told) = tell(10);
+    assert_eq!(kernel.ask(number).unwrap(), told);
+}
+
+/// Sends an urgent 2 to its own kernel when it gets 1, and asks it when it gets 3.
+struct Selfish {
+    own: Arc<OnceLock<millrace_resident::Resident<Self>>>,
+    order: Arc<Mutex<Vec<u32>>>,
+}
+
+impl Handler for Selfish {
+    type Message = Number;
+    type Reply = Number;
+    type State = ();
+    fn state(&self) {}
+    fn handle(&mut self, _: &mut (), number: &Number, scope: &mut Scope<'_, Number>) -> Number {
+        scope.no_reply();
+        self.order.lock().unwrap().push(number.value);
+        let own = self.own.get().unwrap();
+        match number.value {
+            1 => own.send_with(Number { value: 2 }, Priority::High).unwrap(),
+            3 => {
+                assert!(matches!(own.ask(Number { value: 4 }), Err(Error::Stalled { .. })));
+                self.order.lock().unwrap().push(5);
+            }
+            _ => {}
+        };
+        *number
+    }
+}
+
+#[test]
+fn who_runs_a_kernel_handles_urgent_messages_first_and_never_two_at_a_time() {
+    let (own, order) = (Arc::new(OnceLock::new()), Arc::new(Mutex::new(Vec::new())));
+    let device = impatient(Duration::from_secs(1));
+    let kernel = device.launch(Selfish { own: own.clone(), order: order.clone() }, LaunchOptions::default()).unwrap();
+    let kernel = own.get_or_init(|| kernel);
+    for _ in 0..200 {
+        // So often that who asks runs it.
+        (0..50).for_each(|_| _ = kernel.ask(Number { value: 7 }).unwrap());
+        order.lock().unwrap().clear();
+        kernel.send(Number { value: 1 }).unwrap();
+        kernel.ask(Number { value: 7 }).unwrap();
+        let handled = std::mem::take(&mut *order.lock().unwrap());
+        assert_eq!(handled, [1, 2, 7], "what is urgent is not overtaken");
+    }
+    // It waits for itself, and hears that nobody answers; who asked it may hear the same.
+    order.lock().unwrap().clear();
+    let (answer, deadline) = (kernel.ask(Number { value: 3 }), soon());
+    assert!(matches!(answer, Ok(Number { value: 3 }) | Err(Error::Stalled { .. })), "{answer:?}");
+    let handled = || order.lock().unwrap().iter().copied().filter(|&n| n != 2).collect::<Vec<_>>();
+    while handled().len() < 3 {
+        assert!(Instant::now() < deadline, "{:?}", handled());
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(handled(), [3, 5, 4], "one after the other");
+    kernel.terminate().unwrap();
 }
 
 #[test]

@@ -191,6 +191,8 @@ struct Wheel {
     memory: Arc<Memory>,
     kernel: Mutex<(u32, Vec<u32>)>,
     listens: AtomicU32,
+    /// Whether the worker looks again by itself.
+    minded: AtomicU32,
     woken: Mutex<bool>,
     bell: Condvar,
 }
@@ -205,6 +207,7 @@ impl Wheel {
             memory: Memory::new(capacity),
             kernel: Mutex::new((0, Vec::new())),
             listens: AtomicU32::new(0),
+            minded: AtomicU32::new(0),
             woken: Mutex::new(false),
             bell: Condvar::new(),
         })
@@ -230,10 +233,24 @@ impl Wheel {
         self.ring();
     }
 
+    /// As in `Port::publish`: left for when its sender asks, which it may never do, if the worker minds.
+    fn leave(&self, message: u32) {
+        self.memory.send(message).unwrap();
+        loom::sync::atomic::fence(Ordering::SeqCst);
+        if self.minded.load(Ordering::Relaxed) == 0 {
+            self.ring();
+        }
+    }
+
     /// As in `Port::call`, or else as any sender.
     fn ask(&self, message: u32) {
         let Ok(mut kernel) = self.kernel.try_lock() else { return self.send(message) };
         let number = self.memory.tail.claim(&self.memory.slots, &*self.memory).unwrap();
+        // What was left comes first, as far as it is there.
+        while kernel.0 < number as u32 {
+            let Some(message) = self.memory.receive(&mut kernel.0) else { break };
+            kernel.1.push(message);
+        }
         if number as u32 == kernel.0 {
             // It is handled where it is, and its place is passed over.
             kernel.1.push(message);
@@ -253,6 +270,15 @@ impl Wheel {
         if left {
             self.ring();
         }
+    }
+
+    /// The worker, whose waker is where it left it, minds for a while and does not look at all; then it works.
+    fn mind_and_work(&self, messages: usize) -> Vec<u32> {
+        self.listens.store(1, Ordering::Relaxed);
+        self.minded.store(1, Ordering::Relaxed);
+        thread::yield_now();
+        self.minded.store(0, Ordering::Relaxed);
+        self.work(messages)
     }
 
     /// The worker, until so many messages are handled. It has slept through none.
@@ -291,14 +317,28 @@ fn whoever_runs_the_kernel_everything_is_handled_once() {
         };
         let sender = {
             let wheel = wheel.clone();
-            thread::spawn(move || wheel.send(3))
+            thread::spawn(move || wheel.leave(3))
         };
-        let mut handled = wheel.work(3);
+        let mut handled = wheel.mind_and_work(3);
         asker.join().unwrap();
         sender.join().unwrap();
         assert!(handled.iter().position(|&n| n == 1) < handled.iter().position(|&n| n == 2), "{handled:?}");
         handled.sort_unstable();
         assert_eq!(handled, [1, 2, 3]);
+    });
+}
+
+/// Who leaves a message has seen that the worker minds, and one that no longer does looks once more.
+#[test]
+fn what_is_left_for_who_asks_is_handled_if_nobody_does() {
+    explore(3, || {
+        let wheel = Wheel::new();
+        let sender = {
+            let wheel = wheel.clone();
+            thread::spawn(move || (1..=2).for_each(|message| wheel.leave(message)))
+        };
+        assert_eq!(wheel.mind_and_work(2), [1, 2]);
+        sender.join().unwrap();
     });
 }
 
