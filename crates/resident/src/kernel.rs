@@ -213,7 +213,7 @@ impl Kernel {
     }
 
     /// What was left for those who ask was left lying: they do not run it any more until they have asked often again.
-    pub(crate) fn is_not_asked(&mut self) {
+    pub(crate) fn forget_askers(&mut self) {
         self.life.brief = 0;
         self.port.brief.store(false, Ordering::Relaxed);
     }
@@ -406,7 +406,7 @@ impl Life {
         // is not many or long ago, is run with it. All others are the worker's, who had better stay awake for more of them; and
         // so are questions that it had to handle after all.
         let (known, willing) = (self.brief >= PROOF, header.flags & flags::WILLING != 0);
-        self.posted = if ask || self.asked.is_some() { 0 } else { self.posted + 1 };
+        self.posted = if ask || self.asked.is_some() { 0 } else { self.posted.saturating_add(1) };
         if !ask {
             port.posts.store(port.posts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }

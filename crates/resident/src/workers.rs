@@ -212,7 +212,7 @@ impl Worker<'_> {
             }
             lies = port.is_before(tails);
             if lies && let Some(kernel) = &mut *wheel.take() {
-                kernel.is_not_asked();
+                kernel.forget_askers();
             }
         }
     }
