@@ -164,8 +164,8 @@ impl Kernel {
         last
     }
 
-    /// Whether one who asks may run it: all that it was sent lately was asked, its handler was brief every time, and nothing
-    /// waits to be sent on.
+    /// Whether one who asks may run it: lately somebody asked, soon after all that was sent, its handler was brief every time, and
+    /// nothing waits to be sent on.
     #[inline]
     pub(crate) fn is_brief(&self) -> bool {
         self.life.brief >= PROOF && self.life.status == Status::Active && self.life.pending.is_empty()
@@ -175,14 +175,20 @@ impl Kernel {
     #[inline]
     pub(crate) fn run_until(&mut self, id: u64, asked: Moment, most: u32) -> bool {
         let (high, number) = ((id - 1) & 1 == 1, (id - 1) >> 1);
+        self.run_up_to(high, number + 1, asked, most) && self.is_done()
+    }
+
+    /// Handles messages for one who asked, at most so many, until so many of a ring are handled. Whether they are.
+    #[inline]
+    fn run_up_to(&mut self, high: bool, end: u64, asked: Moment, most: u32) -> bool {
         self.life.asked = Some(asked);
-        let handled = (0..most).try_for_each(|_| match self.life.step(&self.port) {
-            Step::Worked if (if high { self.life.high } else { self.life.normal }) > number => Err(true),
-            Step::Worked => Ok(()),
-            Step::Idle | Step::Ended => Err(false),
-        });
+        for _ in 0..most {
+            if self.life.taken(high) >= end || self.life.step(&self.port) != Step::Worked {
+                break;
+            }
+        }
         self.life.asked = None;
-        handled == Err(true) && self.is_done()
+        self.life.taken(high) >= end
     }
 
     /// Whether there is nothing left to do.
@@ -198,14 +204,7 @@ impl Kernel {
     }
 
     fn catch_up(&mut self, number: u64, head: &Head, most: u32) -> bool {
-        self.life.asked = Some(head.clock);
-        let behind = |life: &Life| (if head.high { life.high } else { life.normal }) < number;
-        for _ in 0..most {
-            if !behind(&self.life) || self.life.step(&self.port) != Step::Worked {
-                break;
-            }
-        }
-        self.life.asked = None;
+        self.run_up_to(head.high, number, head.clock, most);
         // What was handled may have brought something that comes first, or the end.
         let overtakes = !head.high && self.port.rings.high.is_filled(&self.port.region, self.life.high as u32);
         let goes_on = self.life.status == Status::Active && self.life.pending.is_empty();
@@ -223,7 +222,7 @@ impl Kernel {
     #[inline]
     fn is_next(&self, number: u64, head: &Head) -> bool {
         let (port, life) = (&self.port, &self.life);
-        number == (if head.high { life.high } else { life.normal })
+        number == life.taken(head.high)
             && port.journal.get().is_none()
             && port.region.control().request.load(Ordering::Acquire) == life.request
             && port.rings.out.is_free(&port.region, life.out as u32)
@@ -278,6 +277,12 @@ impl Kernel {
 }
 
 impl Life {
+    /// Messages taken from a ring.
+    #[inline(always)]
+    fn taken(&self, high: bool) -> u64 {
+        if high { self.high } else { self.normal }
+    }
+
     /// Obeys, or handles one message.
     #[inline]
     fn step(&mut self, port: &Port) -> Step {
