@@ -129,7 +129,7 @@ impl Bell {
     pub fn ring_for_room(&self, waiting: usize, capacity: usize) {
         fence::light();
         if self.set.is_anyone() {
-            self.set.wake_for_room(waiting, capacity, 1);
+            self.set.wake_for_room(|| wait::room_for_many(waiting, capacity, 1));
         }
     }
 

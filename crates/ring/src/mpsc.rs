@@ -209,6 +209,20 @@ impl<T> Ring<T> {
         (lap.wrapping_add(index), self.shared.slots.as_ptr().wrapping_add(index))
     }
 
+    /// For the receiver, after so many messages: whether it is time to wake a sender that sleeps. That is when the ring is half
+    /// empty, so that one wake-up pays for many messages, and those who are awake do not refill it: one more would only take
+    /// their core from them. It looks once for every eighth of the ring, because looking keeps others from sending.
+    fn is_wanting(&self, head: usize, received: usize) -> bool {
+        let eighth = (self.capacity() / 8).max(1);
+        if received == 1 && !self.index(head).is_multiple_of(eighth) {
+            return false;
+        }
+        let tail = self.claims.tail.load(Ordering::Relaxed) & !self.shared.closed;
+        let sent = self.shared.for_room.seen(tail).map_or(0, |seen| self.distance(seen, tail));
+        let waiting = self.distance(head, tail);
+        waiting <= self.capacity() / 2 && (2 * sent < received.max(eighth) || eighth == 1)
+    }
+
     fn close(&self) {
         self.claims.tail.fetch_or(self.shared.closed, Ordering::SeqCst);
         self.shared.closing.store(true, Ordering::Release);
@@ -512,11 +526,25 @@ impl<T> Receiver<T> {
         }
     }
 
+    /// Nothing is there, and so nobody refills the ring: whoever sleeps is needed.
+    #[inline(always)]
+    fn emptied(&self) {
+        fence::light();
+        if self.ring.shared.for_room.is_anyone() {
+            Self::wake_a_sender(&self.ring);
+        }
+    }
+
     /// Out of the way, and sure not to unwind.
     #[cold]
+    extern "C" fn wake_a_sender(ring: &Ring<T>) {
+        ring.shared.for_room.wake_for_room(|| true);
+    }
+
+    /// As above.
+    #[cold]
     extern "C" fn wake_senders(ring: &Ring<T>, head: usize, received: usize) {
-        let waiting = ring.distance(head, ring.claims.tail.load(Ordering::Relaxed));
-        ring.shared.for_room.wake_for_room(waiting, ring.capacity(), received);
+        ring.shared.for_room.wake_for_room(|| ring.is_wanting(head, received));
     }
 }
 
@@ -616,6 +644,9 @@ impl<T: Send> Receiver<T> {
             let message = wake.0.read(|message| message);
             each(message);
         }
+        if wake.1 < max {
+            wake.0.emptied();
+        }
         wake.1
     }
 
@@ -710,6 +741,10 @@ impl<T: Send> Outlet for &mut Receiver<T> {
     fn waiting(&self) -> usize {
         self.sent()
     }
+
+    fn emptied(&self) {
+        Receiver::emptied(self);
+    }
 }
 
 impl<T> Drop for Receiver<T> {
@@ -735,5 +770,56 @@ impl<T> fmt::Debug for Receiver<T> {
             .field("len", &self.ring.len())
             .field("capacity", &self.ring.capacity())
             .finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    /// A full ring whose senders but one sleep; how many messages the receiver takes before it wakes one, while the one that is
+    /// awake sends `refill` for every eight.
+    fn taken_before_a_wake_up(capacity: usize, refill: usize) -> Option<usize> {
+        let (tx, mut rx) = bounded(capacity).unwrap();
+        (0..capacity).for_each(|i| tx.try_send(i).unwrap());
+        let mut key = None;
+        rx.ring.shared.for_room.register(&mut key, Waker::noop(), wait::PATIENT);
+        for taken in 1..=10 * capacity {
+            if rx.recv().is_err() || !rx.ring.shared.for_room.is_anyone() {
+                return Some(taken);
+            }
+            if taken % 8 == 0 {
+                (0..refill).for_each(|i| tx.try_send(i).unwrap());
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_sleeping_sender_is_woken_when_the_ring_is_half_empty_and_nobody_refills_it() {
+        assert_eq!(taken_before_a_wake_up(64, 0), Some(32));
+        assert_eq!(taken_before_a_wake_up(1, 0), Some(1));
+        assert_eq!(taken_before_a_wake_up(2, 0), Some(1));
+        assert_eq!(taken_before_a_wake_up(64, 8), None, "as much as is taken");
+        let slowly = taken_before_a_wake_up(64, 3);
+        assert!(slowly.is_some_and(|taken| (33..=64).contains(&taken)), "{slowly:?}");
+    }
+
+    #[test]
+    fn a_receiver_that_finds_nothing_wakes_a_sleeping_sender() {
+        let empty_handed: [fn(&mut Receiver<u8>); 3] = [
+            |rx| assert!(rx.try_recv().is_err()),
+            |rx| assert!(rx.recv_timeout(Duration::ZERO).is_err()),
+            |rx| assert_eq!(rx.drain(1, |_| ()), 0),
+        ];
+        for look in empty_handed {
+            let (tx, mut rx) = bounded(64).unwrap();
+            let mut key = None;
+            tx.ring.shared.for_room.register(&mut key, Waker::noop(), wait::PATIENT);
+            look(&mut rx);
+            assert!(!tx.ring.shared.for_room.is_anyone());
+        }
     }
 }

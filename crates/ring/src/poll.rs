@@ -267,6 +267,11 @@ impl Polling {
         briefly: bool,
         mut attempt: impl FnMut() -> Option<R>,
     ) -> Option<R> {
+        self.pause(&mut attempt).or_else(|| if briefly { None } else { self.give_way(deadline, attempt) })
+    }
+
+    /// The first part of [`Self::poll`]: pauses between two looks.
+    pub(crate) fn pause<R>(self, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
         let Some(pauses) = self.pauses else { return attempt() };
         for _ in 0..pauses {
             if let Some(result) = attempt() {
@@ -275,7 +280,12 @@ impl Polling {
             }
             std::hint::spin_loop();
         }
-        if briefly || !self.yields {
+        None
+    }
+
+    /// The second part: gives the core to others between two looks.
+    pub(crate) fn give_way<R>(self, deadline: Option<Instant>, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
+        if self.pauses.is_none() || !self.yields {
             return None;
         }
         let mut now = Instant::now();
@@ -314,8 +324,16 @@ impl Polling {
 
     pub(crate) fn give_head_start(self, _: HeadStart, _: &Stride, _: impl Fn() -> usize) {}
 
-    pub(crate) fn poll<R>(self, _: Option<Instant>, _: bool, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
+    pub(crate) fn poll<R>(self, _: Option<Instant>, _: bool, attempt: impl FnMut() -> Option<R>) -> Option<R> {
+        self.pause(attempt)
+    }
+
+    pub(crate) fn pause<R>(self, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
         attempt()
+    }
+
+    pub(crate) fn give_way<R>(self, _: Option<Instant>, _: impl FnMut() -> Option<R>) -> Option<R> {
+        None
     }
 }
 

@@ -424,7 +424,7 @@ impl<T> Receiver<T> {
     #[cold]
     extern "C" fn wake_sender(ring: &Ring<T>, head: usize, received: usize) {
         let waiting = ring.tail.load(Ordering::Relaxed).wrapping_sub(head);
-        ring.shared.for_room.wake_for_room(waiting, ring.shared.capacity, received);
+        ring.shared.for_room.wake_for_room(|| wait::room_for_many(waiting, ring.shared.capacity, received));
     }
 }
 
@@ -600,6 +600,9 @@ impl<T: Send> Outlet for &mut Receiver<T> {
     fn waiting(&self) -> usize {
         self.ring.tail.load(Ordering::Relaxed).wrapping_sub(self.head)
     }
+
+    /// The only sender was woken when the ring was half empty.
+    fn emptied(&self) {}
 }
 
 impl<T> Drop for Receiver<T> {

@@ -4,7 +4,7 @@ use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::atomic::{AtomicBool, AtomicU32},
+    sync::atomic::{self, AtomicBool, AtomicU32},
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -50,7 +50,7 @@ pub(crate) struct WaitSet {
 }
 
 /// What those who wait have learned. Models need not know of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Hints {
     /// Whether the last wait was a long one: then the next will be, too, and polling would be a waste.
     long: AtomicBool,
@@ -58,6 +58,22 @@ struct Hints {
     slow: AtomicU32,
     /// How long they leave the other end alone first.
     stride: Stride,
+    /// Where the senders were when their receiver last looked, or `UNSEEN`.
+    seen: atomic::AtomicUsize,
+}
+
+/// No ring has such a position.
+const UNSEEN: usize = usize::MAX;
+
+impl Default for Hints {
+    fn default() -> Self {
+        Self {
+            long: AtomicBool::default(),
+            slow: AtomicU32::default(),
+            stride: Stride::default(),
+            seen: atomic::AtomicUsize::new(UNSEEN),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -118,6 +134,7 @@ impl WaitSet {
         }
         let level = level.max(self.sleeping.load(Ordering::Relaxed));
         self.sleeping.store(level, Ordering::Relaxed);
+        self.hints.seen.store(UNSEEN, Ordering::Relaxed);
         drop(sleepers);
         fence::heavy();
     }
@@ -148,19 +165,23 @@ impl WaitSet {
         self.sleeping.load(Ordering::Relaxed) != NONE
     }
 
-    /// Room was made, with `waiting` messages still in the ring and `received` just taken out: wakes whoever sleeps for
-    /// it. A task is woken at once, with all the others; of threads only the first is woken, and only if there is room
-    /// for many messages.
-    pub(crate) fn wake_for_room(&self, waiting: usize, capacity: usize, received: usize) {
+    /// Room was made: wakes whoever sleeps for it. A task is woken at once, with all the others; of threads only the first
+    /// is woken, and only if there `is_enough`.
+    pub(crate) fn wake_for_room(&self, is_enough: impl FnOnce() -> bool) {
         match self.sleeping.load(Ordering::Relaxed) {
             NONE => {}
             PATIENT => {
-                if room_for_many(waiting, capacity, received) {
+                if is_enough() {
                     self.wake_first();
                 }
             }
             _ => wake_all(self),
         }
+    }
+
+    /// For a receiver that looks where its senders are: where they were the last time, if nobody went to sleep since.
+    pub(crate) fn seen(&self, tail: usize) -> Option<usize> {
+        Some(self.hints.seen.swap(tail, Ordering::Relaxed)).filter(|seen| *seen != UNSEEN)
     }
 
     /// Wakes the one who has slept longest.
@@ -308,7 +329,7 @@ pub(crate) fn sleep_until<R>(
 /// Whether it is time to wake a sender that sleeps, with `waiting` messages still in the ring and `received` just taken
 /// out: when the ring is half empty, so that one wake-up pays for many messages, and again with every further eighth,
 /// so that several senders are not all woken to fill the same room.
-fn room_for_many(waiting: usize, capacity: usize, received: usize) -> bool {
+pub(crate) fn room_for_many(waiting: usize, capacity: usize, received: usize) -> bool {
     waiting <= capacity / 2 && (received > 1 || waiting.is_multiple_of((capacity / 8).max(1)))
 }
 
@@ -370,6 +391,8 @@ pub(crate) trait Outlet {
     fn pace(&mut self) -> &mut Pace;
     /// About how many messages were sent and not received; more than a head start is for need not be counted.
     fn waiting(&self) -> usize;
+    /// Nothing is there: if a sender sleeps although there is room, it is woken.
+    fn emptied(&self);
 }
 
 /// Sends if there is room.
@@ -463,7 +486,10 @@ fn send_slowly<I: Inlet>(
 pub(crate) fn try_recv<O: Outlet>(outlet: &mut O) -> Result<O::Message, TryRecvError> {
     match outlet.look() {
         Ok(()) => outlet.take(Ok),
-        Err(error) => Err(error),
+        Err(error) => {
+            outlet.emptied();
+            Err(error)
+        }
     }
 }
 
@@ -499,7 +525,10 @@ fn wait_for_message<O: Outlet>(outlet: &mut O, deadline: Option<Instant>) -> Res
     let mut key = None;
     let start = outlet.pace().caught_up();
     let polling = Polling::begin();
-    let found = polling.poll(deadline, false, || look(outlet));
+    let found = polling.pause(|| look(outlet)).or_else(|| {
+        outlet.emptied();
+        polling.give_way(deadline, || look(outlet))
+    });
     if let Some(Ok(())) = found {
         // Who begins a batch while it is looked at has not stopped, as one who has not begun seems to have.
         polling.give_head_start(start, outlet.sleepers().stride(), || outlet.waiting());
