@@ -272,7 +272,8 @@ impl Polling {
 
     /// The first part of [`Self::poll`]: pauses between two looks.
     pub(crate) fn pause<R>(self, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
-        let Some(pauses) = self.pauses else { return attempt() };
+        // Who shares its core does not pause, but looks: what it waits for may be there already.
+        let Some(pauses @ 1..) = self.pauses else { return attempt() };
         for _ in 0..pauses {
             if let Some(result) = attempt() {
                 pauses::helped();
@@ -564,6 +565,16 @@ mod tests {
         assert_eq!(each(5, 10), 100);
         assert_eq!([each(0, 10), each(10, 10)], [100, 100], "none that is under way");
         assert_eq!([each(40, 90), each(1, 2)], [EACH.into(), FAR.into()]);
+    }
+
+    #[test]
+    fn who_shares_its_core_looks_before_it_gives_way() {
+        let (sharing, mut looks) = (Polling { pauses: Some(0), yields: true }, 0);
+        let found = sharing.poll(None, true, || {
+            looks += 1;
+            Some("there")
+        });
+        assert_eq!((found, looks), (Some("there"), 1), "without a yield");
     }
 
     #[test]
