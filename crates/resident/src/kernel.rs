@@ -265,6 +265,9 @@ impl Kernel {
         let rests = &self.port.region.telemetry().rests;
         rests.store(rests.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.port.work.register(&mut self.life.seat, waker);
+        if self.port.depth() == (0, 0) {
+            self.port.room.ring_for_empty();
+        }
         for (to, mut seat) in self.life.link_seats.drain(..) {
             to.room.unregister(&mut seat);
         }
@@ -377,13 +380,12 @@ impl Life {
     fn passed(&self, port: &Port, ring: &Slots, position: u32, urgent: bool) {
         ring.release(&port.region, position);
         let control = port.region.control();
-        let head = if urgent { &control.high_head } else { &control.normal_head };
-        head.store(position.wrapping_add(1), Ordering::Release);
-        if port.room.has_listeners() {
+        let (head, next) = (if urgent { &control.high_head } else { &control.normal_head }, position.wrapping_add(1));
+        head.store(next, Ordering::Release);
+        port.room.ring_for_room(next as usize, 1, ring.capacity() as usize, || {
             let (high, normal) = port.depth();
-            let waiting = if urgent { high } else { normal };
-            port.room.ring_for_room(waiting as usize, ring.capacity() as usize);
-        }
+            (if urgent { high } else { normal }) as usize
+        });
     }
 
     /// Handles a message. An answer that is `wanted` and lies in the next outbound slot is left there and given to the

@@ -110,27 +110,47 @@ impl Bell {
         }
     }
 
-    /// Room was made in a queue of `capacity` that now holds `waiting`: wakes tasks at once, and threads that were
-    /// registered as patient once there is room for many messages.
+    /// Room was made in a queue of `capacity`, whose receiver took `received` messages and has come to `position` by that: wakes
+    /// tasks at once, and one of the threads that [wait for room](Self::wait_for_room) when it is half empty and nobody refills
+    /// it. How many are `waiting` is asked only if it matters.
     ///
     /// ```
     /// use std::sync::atomic::{AtomicUsize, Ordering};
     /// let (bell, waiting) = (millrace_ring::Bell::new(), AtomicUsize::new(8));
     /// std::thread::scope(|s| {
     ///     s.spawn(|| {
-    ///         waiting.store(0, Ordering::Release);
-    ///         bell.ring_for_room(0, 8);
+    ///         for taken in 1..=8 {
+    ///             waiting.store(8 - taken, Ordering::Release);
+    ///             bell.ring_for_room(taken, 1, 8, || 8 - taken);
+    ///         }
     ///     });
     ///     let room = || (waiting.load(Ordering::Acquire) < 8).then_some("room");
     ///     assert_eq!(bell.wait_for_room(None, true, room), Some("room"));
     /// });
     /// ```
     #[inline(always)]
-    pub fn ring_for_room(&self, waiting: usize, capacity: usize) {
+    pub fn ring_for_room(&self, position: usize, received: usize, capacity: usize, waiting: impl FnOnce() -> usize) {
         fence::light();
         if self.set.is_anyone() {
-            self.set.wake_for_room(|| wait::room_for_many(waiting, capacity, 1));
+            self.set.wake_for_room(position, received, capacity, waiting);
         }
+    }
+
+    /// A queue was found empty, so that nobody refills it: wakes tasks, and one of the threads that
+    /// [wait for room](Self::wait_for_room).
+    ///
+    /// ```
+    /// use std::task::Waker;
+    /// use millrace_ring::{Bell, Seat};
+    /// let (bell, mut seat) = (Bell::new(), Seat::default());
+    /// bell.register(&mut seat, Waker::noop());
+    /// bell.ring_for_empty();
+    /// assert!(!bell.has_listeners());
+    /// ```
+    #[inline(always)]
+    pub fn ring_for_empty(&self) {
+        fence::light();
+        self.set.wake_for_empty();
     }
 
     /// Whether somebody sleeps who did not see the last change: for those who have to look at something before they know

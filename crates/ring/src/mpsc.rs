@@ -209,20 +209,6 @@ impl<T> Ring<T> {
         (lap.wrapping_add(index), self.shared.slots.as_ptr().wrapping_add(index))
     }
 
-    /// For the receiver, after so many messages: whether it is time to wake a sender that sleeps. That is when the ring is half
-    /// empty, so that one wake-up pays for many messages, and those who are awake do not refill it: one more would only take
-    /// their core from them. It looks once for every eighth of the ring, because looking keeps others from sending.
-    fn is_wanting(&self, head: usize, received: usize) -> bool {
-        let eighth = (self.capacity() / 8).max(1);
-        if received == 1 && !self.index(head).is_multiple_of(eighth) {
-            return false;
-        }
-        let tail = self.claims.tail.load(Ordering::Relaxed) & !self.shared.closed;
-        let sent = self.shared.for_room.seen(tail).map_or(0, |seen| self.distance(seen, tail));
-        let waiting = self.distance(head, tail);
-        waiting <= self.capacity() / 2 && (2 * sent < received.max(eighth) || eighth == 1)
-    }
-
     fn close(&self) {
         self.claims.tail.fetch_or(self.shared.closed, Ordering::SeqCst);
         self.shared.closing.store(true, Ordering::Release);
@@ -526,25 +512,18 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Nothing is there, and so nobody refills the ring: whoever sleeps is needed.
+    /// Nothing is there, so nobody refills the ring.
     #[inline(always)]
     fn emptied(&self) {
         fence::light();
-        if self.ring.shared.for_room.is_anyone() {
-            Self::wake_a_sender(&self.ring);
-        }
+        self.ring.shared.for_room.wake_for_empty();
     }
 
     /// Out of the way, and sure not to unwind.
     #[cold]
-    extern "C" fn wake_a_sender(ring: &Ring<T>) {
-        ring.shared.for_room.wake_for_room(|| true);
-    }
-
-    /// As above.
-    #[cold]
     extern "C" fn wake_senders(ring: &Ring<T>, head: usize, received: usize) {
-        ring.shared.for_room.wake_for_room(|| ring.is_wanting(head, received));
+        let waiting = || ring.distance(head, ring.claims.tail.load(Ordering::Relaxed));
+        ring.shared.for_room.wake_for_room(ring.index(head), received, ring.capacity(), waiting);
     }
 }
 

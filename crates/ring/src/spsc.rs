@@ -423,8 +423,8 @@ impl<T> Receiver<T> {
     /// Out of the way, and sure not to unwind.
     #[cold]
     extern "C" fn wake_sender(ring: &Ring<T>, head: usize, received: usize) {
-        let waiting = ring.tail.load(Ordering::Relaxed).wrapping_sub(head);
-        ring.shared.for_room.wake_for_room(|| wait::room_for_many(waiting, ring.shared.capacity, received));
+        let waiting = || ring.tail.load(Ordering::Relaxed).wrapping_sub(head);
+        ring.shared.for_room.wake_for_room(head, received, ring.shared.capacity, waiting);
     }
 }
 

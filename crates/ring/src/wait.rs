@@ -58,11 +58,11 @@ struct Hints {
     slow: AtomicU32,
     /// How long they leave the other end alone first.
     stride: Stride,
-    /// Where the senders were when their receiver last looked, or `UNSEEN`.
-    seen: atomic::AtomicUsize,
+    /// How many messages waited when the receiver last looked; `UNSEEN` if it has yet to look since somebody went to sleep.
+    waiting: atomic::AtomicUsize,
 }
 
-/// No ring has such a position.
+/// No ring has so many.
 const UNSEEN: usize = usize::MAX;
 
 impl Default for Hints {
@@ -71,7 +71,7 @@ impl Default for Hints {
             long: AtomicBool::default(),
             slow: AtomicU32::default(),
             stride: Stride::default(),
-            seen: atomic::AtomicUsize::new(UNSEEN),
+            waiting: atomic::AtomicUsize::new(UNSEEN),
         }
     }
 }
@@ -134,7 +134,7 @@ impl WaitSet {
         }
         let level = level.max(self.sleeping.load(Ordering::Relaxed));
         self.sleeping.store(level, Ordering::Relaxed);
-        self.hints.seen.store(UNSEEN, Ordering::Relaxed);
+        self.hints.waiting.store(UNSEEN, Ordering::Relaxed);
         drop(sleepers);
         fence::heavy();
     }
@@ -165,13 +165,23 @@ impl WaitSet {
         self.sleeping.load(Ordering::Relaxed) != NONE
     }
 
-    /// Room was made: wakes whoever sleeps for it. A task is woken at once, with all the others; of threads only the first
-    /// is woken, and only if there `is_enough`.
-    pub(crate) fn wake_for_room(&self, is_enough: impl FnOnce() -> bool) {
+    /// Room was made: a receiver that has come to `position` took `received` messages, and so many are `waiting`. Wakes whoever
+    /// sleeps for room. A task is woken at once, with all the others. Of threads only the first is woken, and only when the ring
+    /// is half empty, so that one wake-up pays for many messages, and if those who are awake do not refill it: one more would
+    /// only take its core from them. It looks once for every eighth of the ring, because looking keeps others from sending.
+    pub(crate) fn wake_for_room(
+        &self,
+        position: usize,
+        received: usize,
+        capacity: usize,
+        waiting: impl FnOnce() -> usize,
+    ) {
         match self.sleeping.load(Ordering::Relaxed) {
             NONE => {}
             PATIENT => {
-                if is_enough() {
+                let eighth = (capacity / 8).max(1);
+                let is_time = received > 1 || position.is_multiple_of(eighth);
+                if is_time && self.is_wanting(received.max(eighth), capacity, waiting()) {
                     self.wake_first();
                 }
             }
@@ -179,9 +189,20 @@ impl WaitSet {
         }
     }
 
-    /// For a receiver that looks where its senders are: where they were the last time, if nobody went to sleep since.
-    pub(crate) fn seen(&self, tail: usize) -> Option<usize> {
-        Some(self.hints.seen.swap(tail, Ordering::Relaxed)).filter(|seen| *seen != UNSEEN)
+    /// Whether one more should send, if so many were taken since this was asked last.
+    fn is_wanting(&self, taken: usize, capacity: usize, waiting: usize) -> bool {
+        let before = self.hints.waiting.swap(waiting, Ordering::Relaxed);
+        let sent = if before == UNSEEN { 0 } else { (waiting + taken).saturating_sub(before) };
+        // In small rings one message is as much as there is to be seen.
+        waiting <= capacity / 2 && (taken == 1 || 2 * sent < taken)
+    }
+
+    /// Nothing is in the ring: if somebody sleeps, it is needed.
+    #[inline(always)]
+    pub(crate) fn wake_for_empty(&self) {
+        if self.is_anyone() {
+            wake_for_empty(self);
+        }
     }
 
     /// Wakes the one who has slept longest.
@@ -226,6 +247,15 @@ fn call(waker: Waker) {
 #[cold]
 extern "C" fn wake_all(set: &WaitSet) {
     set.wake_all();
+}
+
+/// One thread, or everyone if there are tasks among them. Sure not to unwind, as above.
+#[cold]
+extern "C" fn wake_for_empty(set: &WaitSet) {
+    match set.sleeping.load(Ordering::Relaxed) {
+        PATIENT => set.wake_first(),
+        _ => set.wake_all(),
+    }
 }
 
 #[cfg(not(loom))]
@@ -324,13 +354,6 @@ pub(crate) fn sleep_until<R>(
         parking::park(round);
         patience = patience.map(|p| (p * 2).min(LONGEST_ROUND));
     }
-}
-
-/// Whether it is time to wake a sender that sleeps, with `waiting` messages still in the ring and `received` just taken
-/// out: when the ring is half empty, so that one wake-up pays for many messages, and again with every further eighth,
-/// so that several senders are not all woken to fill the same room.
-pub(crate) fn room_for_many(waiting: usize, capacity: usize, received: usize) -> bool {
-    waiting <= capacity / 2 && (received > 1 || waiting.is_multiple_of((capacity / 8).max(1)))
 }
 
 /// In case the receiver stops half way, a sender that sleeps looks by itself, after this long and then ever more rarely.

@@ -589,9 +589,13 @@ impl Keeper {
                 changed = true;
             }
             port.mail.ring();
-            if (now.high, now.normal) != (before.high, before.normal) && port.room.has_listeners() {
-                let (high, normal) = port.depth();
-                port.room.ring_for_room(high.max(normal) as usize, port.layout.inbound as usize);
+            let taken =
+                now.high.wrapping_sub(before.high).wrapping_add(now.normal.wrapping_sub(before.normal)) as usize;
+            if taken > 0 {
+                port.room.ring_for_room(0, taken, port.layout.inbound as usize, || {
+                    let (high, normal) = port.depth();
+                    high.max(normal) as usize
+                });
             }
             for (i, (link, known)) in tenant.linked.iter_mut().enumerate() {
                 let dropped = self.arena.get(tenant.piece.own + own::LINKS + i * own::LINK_WORDS + link::DROPPED);
