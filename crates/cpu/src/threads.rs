@@ -15,8 +15,9 @@ use millrace_ring::Crew;
 
 use crate::node::{self, Node};
 
-/// Pieces of work per thread: enough that a slow piece does not hold up the end, few enough to be cheap.
-const PIECES: u64 = 8;
+/// A thread takes one of so many parts of its share of what is left: large ones at first, few enough to be cheap, and single
+/// pieces in the end, so that nobody waits long for the last. (Polychronopoulos and Kuck, "Guided self-scheduling", 1987.)
+const PARTS: u64 = 4;
 /// The most memory nodes that are told apart.
 const MAX_NODES: usize = 16;
 
@@ -94,17 +95,14 @@ impl Threads for Team {
         let stretches = self.nodes.len().max(1) as u64;
         let start = |stretch: u64| n * stretch / stretches;
         let next: ArrayVec<AtomicU64, MAX_NODES> = (0..stretches).map(|stretch| start(stretch).into()).collect();
-        let step = (n / (self.count as u64 * PIECES)).max(1);
+        let parts = (self.count as u64 * PARTS).div_ceil(stretches);
         let work = || {
             let home = self.home() as u64;
             for stretch in (home..stretches).chain(0..home) {
-                let end = start(stretch + 1);
-                loop {
-                    let piece = next[stretch as usize].fetch_add(step, Ordering::Relaxed);
-                    if piece >= end {
-                        break;
-                    }
-                    (piece..end.min(piece + step)).for_each(each);
+                let (next, end) = (&next[stretch as usize], start(stretch + 1));
+                let after = |piece: u64| (piece < end).then(|| piece + (end - piece).div_ceil(parts));
+                while let Ok(piece) = next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after) {
+                    (piece..after(piece).unwrap_or(end)).for_each(each);
                 }
             }
         };
