@@ -6,6 +6,7 @@ use pulp::{Simd, WithSimd};
 use super::Params;
 use crate::{
     cpu::{PIECE, pieces, worth_threads},
+    math,
     simd::arch,
 };
 
@@ -25,7 +26,7 @@ impl Fold for Largest {
 
     #[inline(always)]
     fn step(result: f32, x: f32) -> f32 {
-        if x > result || x.is_nan() { x } else { result }
+        math::max(result, x)
     }
 }
 

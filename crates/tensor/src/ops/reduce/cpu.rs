@@ -101,9 +101,7 @@ pub(crate) fn fold<F: Fold>(x: &[F::X], mut acc: F::Acc) -> F::Acc {
         for rows in &mut fours {
             prefetch_behind(rows, AHEAD);
             for (i, lane) in lanes.iter_mut().enumerate() {
-                for row in 0..ROWS {
-                    *lane = F::step(*lane, rows[row * LANES + i]);
-                }
+                *lane = (0..ROWS).fold(*lane, |lane, row| F::step(lane, rows[row * LANES + i]));
             }
         }
         for row in fours.remainder().chunks(LANES) {
