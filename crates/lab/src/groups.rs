@@ -24,12 +24,14 @@ pub(crate) struct Group {
     extra: fn(&[Row]) -> Vec<Row>,
     /// Busy threads beside it.
     load: usize,
+    /// How many times as many rounds it has.
+    times: usize,
 }
 
 impl Group {
     /// A group on the GPU device.
     pub(crate) fn new(name: &'static str, sides: Vec<Side>, judge: Judge) -> Self {
-        Self { name, about: "", sides, judge, device: |_| "gpu", extra: |_| Vec::new(), load: 0 }
+        Self { name, about: "", sides, judge, device: |_| "gpu", extra: |_| Vec::new(), load: 0, times: 1 }
     }
 
     /// Says in a sentence what a number of it is, and how it was made.
@@ -53,6 +55,13 @@ impl Group {
     /// Lets so many more threads keep all cores busy meanwhile.
     pub(crate) fn beside(mut self, load: usize) -> Self {
         self.load = load;
+        self
+    }
+
+    /// Takes so many times as many rounds, of sides whose turns are as much shorter: a machine that is faster or slower for some
+    /// seconds, or a context whose threads happen to lie well, is then a smaller part of what is compared.
+    pub(crate) fn in_rounds(mut self, times: usize) -> Self {
+        self.times = times;
         self
     }
 
@@ -91,7 +100,8 @@ pub(crate) fn run(
         let device = group.device;
         group.sides.retain(|side| devices::chosen().has(device(&side.name)));
     }
-    let total = groups.iter().map(|group| group.sides.len() * turns.rounds).sum();
+    let rounds = |group: &Group| group.times * turns.rounds;
+    let total = groups.iter().map(|group| group.sides.len() * rounds(group)).sum();
     let (mut done, mut rows) = (0, Vec::new());
     for group in groups {
         if turns.stop.is_asked() {
@@ -102,7 +112,8 @@ pub(crate) fn run(
             done += 1;
         };
         let load = Overload::start(group.load); // one that cannot be had is seen in the numbers
-        let measured = interleaved(&group.sides, turns, &mut step);
+        let turns = Turns { rounds: rounds(&group), ..turns.clone() };
+        let measured = interleaved(&group.sides, &turns, &mut step);
         drop(load);
         let mut of_group: Vec<_> = measured.into_iter().map(|measured| Row::new(group.name, measured)).collect();
         of_group.extend((group.extra)(&of_group));

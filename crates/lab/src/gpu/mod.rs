@@ -77,6 +77,12 @@ impl Effort {
     pub(crate) fn turns(&self) -> Turns {
         Turns { rounds: self.rounds, timeout: self.timeout, stop: self.stop.clone() }
     }
+
+    /// The same time in more and shorter turns, for what is over soon, and how many times as many they are.
+    pub(crate) fn in_short_turns(&self) -> (Self, usize) {
+        let times = if self.small { 1 } else { 3 };
+        (Self { turn: self.turn / times as u32, ..self.clone() }, times)
+    }
 }
 
 /// Measures all groups that `wanted` says yes to, the sides in turns, and sets the targets.
@@ -124,18 +130,20 @@ pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
     let binary = cases(sizes(&elements, 1 << 20), Task::Add);
     let reduce = cases(sizes(&elements, 1 << 20), Task::Sum);
     let grown = vec![uploads("millrace", effort, || Context::open("gpu")), uploads("millrace-staged", effort, staged)];
+    let (short, times) = effort.in_short_turns();
+    let compared_soon = |name, cases, judge| compared(name, &short, cases, judge).in_rounds(times);
     vec![
-        compared("empty_launch", effort, vec![(String::new(), Task::Empty)], targets::empty_launch)
+        compared_soon("empty_launch", vec![(String::new(), Task::Empty)], targets::empty_launch)
             .about("A launch that does nothing, until the host knows that it is done."),
-        compared("gpu_batch_processing", effort, batch, targets::batch)
+        compared_soon("gpu_batch_processing", batch, targets::batch)
             .about("Twenty small operations waited for together, against one as large as all of them."),
-        compared("upload", effort, up, targets::transfer)
+        compared_soon("upload", up, targets::transfer)
             .about("Bytes to the device, over when their last word came back from there."),
-        compared("download", effort, down, targets::transfer)
+        compared_soon("download", down, targets::transfer)
             .about("Bytes from the device, over when a byte of every page was read."),
-        compared("unary_ops", effort, unary, targets::operation).about("max(x, 0) over arrays of several sizes."),
-        compared("binary_ops", effort, binary, targets::operation).about("a + b over arrays of several sizes."),
-        compared("reduce_ops", effort, reduce, targets::operation).about("The sum of arrays of several sizes."),
+        compared_soon("unary_ops", unary, targets::operation).about("max(x, 0) over arrays of several sizes."),
+        compared_soon("binary_ops", binary, targets::operation).about("a + b over arrays of several sizes."),
+        compared_soon("reduce_ops", reduce, targets::operation).about("The sum of arrays of several sizes."),
         compared("matmul", effort, matrices, targets::operation).about("Products of square matrices."),
         Group::new("uploads_memory", grown, targets::memory)
             .about("How much the process grows during many uploads of a megabyte, after the first hundred."),

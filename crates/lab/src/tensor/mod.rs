@@ -56,9 +56,10 @@ pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
     let mut sparse_products = sparse::products(effort, rows);
     sparse_products.push(limits::copy(effort, elements));
     let group = |name, sides, judge| Group::new(name, sides, judge).on(|_| "cpu");
+    let (short, times) = effort.in_short_turns();
     vec![
-        group("matmul_one_thread", products(effort, &squares, 1), targets::matmul),
-        group("matmul_all_threads", products(effort, &squares, all), targets::matmul),
+        group("matmul_one_thread", products(&short, &squares, 1), targets::matmul).in_rounds(times),
+        group("matmul_all_threads", products(&short, &squares, all), targets::matmul).in_rounds(times),
         group("matmul_small", products(effort, &small, all), targets::none),
         group("unary", vec![elementwise(effort, elements, UNARY), limits::copy(effort, elements)], targets::bandwidth),
         group(
@@ -73,13 +74,14 @@ pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
         ),
         group(
             "reduce",
-            vec![elementwise(effort, elements, REDUCE), limits::read(effort, elements)],
+            vec![elementwise(&short, elements, REDUCE), limits::read(&short, elements)],
             targets::bandwidth,
-        ),
-        group("small_op", vec![small_op(effort)], targets::small_op),
+        )
+        .in_rounds(times),
+        group("small_op", vec![small_op(&short)], targets::small_op).in_rounds(times),
         group("sparse_convert", sparse::conversions(effort), targets::sparse_convert),
         group("sparse_product", sparse_products, targets::sparse_product),
-        group("fft", fourier::sides(effort), targets::fft),
+        group("fft", fourier::sides(&short), targets::fft).in_rounds(times),
         group("int8", int8::sides(effort), targets::int8),
         group("conv", conv::sides(effort), conv::target),
         group("rnn", recurrent::sides(effort), targets::none),
