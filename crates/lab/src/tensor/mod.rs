@@ -78,10 +78,10 @@ pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
             targets::bandwidth,
         )
         .in_rounds(times),
-        group("small_op", vec![small_op(&short)], targets::small_op).in_rounds(times),
+        group("small_op", vec![small_op(effort)], targets::small_op),
         group("sparse_convert", sparse::conversions(effort), targets::sparse_convert),
         group("sparse_product", sparse_products, targets::sparse_product),
-        group("fft", fourier::sides(&short), targets::fft).in_rounds(times),
+        group("fft", fourier::sides(effort), targets::fft),
         group("int8", int8::sides(effort), targets::int8),
         group("conv", conv::sides(effort), conv::target),
         group("rnn", recurrent::sides(effort), targets::none),

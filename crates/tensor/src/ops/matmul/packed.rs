@@ -83,9 +83,9 @@ impl Packed<'_> {
             Some(threads) => threads.for_each(tasks as u64, task),
             None => (0..tasks as u64).for_each(task),
         };
-        // As many blocks for every thread, and two if they are small: one that was held up does not hold up all.
+        // As many blocks for every thread, and four if they are small: one that was held up does not hold up all.
         let threads = threads.map_or(1, Threads::count);
-        let fewest = if threads > 1 { 2 * threads } else { 1 };
+        let fewest = if threads > 1 { 4 * threads } else { 1 };
         let blocks = m.div_ceil(BLOCK).max(fewest).next_multiple_of(threads);
         // Tiles are shared out evenly: a block more or less of twenty tiles would be twentieths of the time.
         let tiles = m.div_ceil(ROWS);
