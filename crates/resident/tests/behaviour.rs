@@ -50,6 +50,19 @@ fn every_one_of_many_askers_gets_its_own_answer() {
 }
 
 #[test]
+fn every_one_of_many_senders_to_a_full_ring_gets_in() {
+    let device = cpu();
+    let counter = device.launch(Counter, LaunchOptions::default().inbound(16)).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..2000).for_each(|_| counter.send(Number { value: 1 }).unwrap()));
+        }
+        let sums = (1..=16_000).map(|_| counter.receive(soon()).unwrap().value);
+        assert!(sums.eq(1..=16_000));
+    });
+}
+
+#[test]
 fn askers_and_receivers_do_not_take_each_others_messages() {
     let device = cpu();
     let double = device.launch(Double, LaunchOptions::default().outbound(8)).unwrap();

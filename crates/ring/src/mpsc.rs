@@ -753,6 +753,7 @@ impl<T> fmt::Debug for Receiver<T> {
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use std::task::Waker;
 

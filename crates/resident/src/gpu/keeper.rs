@@ -591,11 +591,13 @@ impl Keeper {
             port.mail.ring();
             let taken =
                 now.high.wrapping_sub(before.high).wrapping_add(now.normal.wrapping_sub(before.normal)) as usize;
-            if taken > 0 {
-                port.room.ring_for_room(0, taken, port.layout.inbound as usize, || {
-                    let (high, normal) = port.depth();
-                    high.max(normal) as usize
-                });
+            match port.depth() {
+                _ if taken == 0 => {}
+                // Nothing may change any more, so this is the last look.
+                (0, 0) => port.room.ring_for_empty(),
+                (high, normal) => {
+                    port.room.ring_for_room(0, taken, port.layout.inbound as usize, || high.max(normal) as usize);
+                }
             }
             for (i, (link, known)) in tenant.linked.iter_mut().enumerate() {
                 let dropped = self.arena.get(tenant.piece.own + own::LINKS + i * own::LINK_WORDS + link::DROPPED);

@@ -456,6 +456,31 @@ fn many_blocked_senders_all_get_in() {
 }
 
 #[test]
+fn no_sender_of_a_busy_ring_is_left_asleep() {
+    const ENOUGH: usize = 100;
+    let (tx, mut rx) = mpsc::bounded(16).unwrap();
+    let sent: Arc<[AtomicUsize; 8]> = Arc::default();
+    let senders: Vec<_> = (0..sent.len())
+        .map(|sender| {
+            let (tx, sent) = (tx.clone(), sent.clone());
+            thread::spawn(move || {
+                while tx.send(sender).is_ok() {
+                    sent[sender].fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    // Those that are awake keep it full: none of them stops before all have had their turn.
+    let start = Instant::now();
+    while sent.iter().any(|sent| sent.load(Ordering::Relaxed) < ENOUGH) {
+        assert!(start.elapsed() < Duration::from_secs(60), "{sent:?}");
+        assert!((0..1000).all(|_| rx.recv().is_ok()));
+    }
+    drop(rx);
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+}
+
+#[test]
 fn a_receiver_is_empty_exactly_when_nothing_can_be_received() {
     let (tx, mut rx) = mpsc::bounded(2).unwrap();
     assert!(rx.is_empty() && tx.is_empty());
