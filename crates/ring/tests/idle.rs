@@ -152,6 +152,7 @@ fn a_sender_whose_receiver_is_slow_sleeps() {
         shares.push(share_of_a_sender(move |i| tx.send(i).unwrap(), move || rx.recv().is_ok()));
     }
     shares.sort_by(f64::total_cmp);
-    // One that polls for every message has nine tenths.
-    assert!(shares[shares.len() * 3 / 4] < 0.15, "{shares:.2?}");
+    // One that polls for every message has nine tenths. One that sleeps has a few hundredths, and more where the host of a virtual
+    // machine is elsewhere half of the time: up to a half was seen.
+    assert!(shares[shares.len() * 3 / 4] < 0.6, "{shares:.2?}");
 }
