@@ -121,8 +121,9 @@ fn wait_on_one_core() {
     other.join().unwrap();
 }
 
-/// What a sender used of a processor while it sent so many messages to a receiver that takes ten microseconds for each.
-fn share_of_a_sender(mut send: impl FnMut(u32), receive: impl FnMut() -> bool + Send + 'static) -> f64 {
+/// What a sender used of a processor while it sent so many messages to a receiver that takes ten microseconds for each, and how
+/// long that took.
+fn share_of_a_sender(mut send: impl FnMut(u32), receive: impl FnMut() -> bool + Send + 'static) -> (Duration, f64) {
     let mut receive = receive;
     let receiver = thread::spawn(move || {
         while receive() {
@@ -135,24 +136,26 @@ fn share_of_a_sender(mut send: impl FnMut(u32), receive: impl FnMut() -> bool + 
     let time = || -> Duration { rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime).try_into().unwrap() };
     let (start, before) = (Instant::now(), time());
     (0..600).for_each(&mut send);
-    let share = (time() - before).as_secs_f64() / start.elapsed().as_secs_f64();
+    let (used, took) = (time() - before, start.elapsed());
     drop(send); // and with it the ring's end
     receiver.join().unwrap();
-    share
+    (took, used.as_secs_f64() / took.as_secs_f64())
 }
 
 #[test]
 fn a_sender_whose_receiver_is_slow_sleeps() {
     let _alone = ALONE.lock().unwrap();
-    let mut shares: Vec<f64> = Vec::new();
-    for _ in 0..10 {
+    let mut runs = Vec::new();
+    for _ in 0..30 {
         let (tx, mut rx) = mpsc::bounded(100).unwrap();
-        shares.push(share_of_a_sender(move |i| tx.send(i).unwrap(), move || rx.recv().is_ok()));
+        runs.push(share_of_a_sender(move |i| tx.send(i).unwrap(), move || rx.recv().is_ok()));
         let (mut tx, mut rx) = spsc::bounded(100).unwrap();
-        shares.push(share_of_a_sender(move |i| tx.send(i).unwrap(), move || rx.recv().is_ok()));
+        runs.push(share_of_a_sender(move |i| tx.send(i).unwrap(), move || rx.recv().is_ok()));
     }
+    // The quickest third: in the others the machine was elsewhere for a while, and what that does to a share is not the sender's.
+    runs.sort_by_key(|(took, _)| *took);
+    let mut shares: Vec<f64> = runs[..20].iter().map(|(_, share)| *share).collect();
     shares.sort_by(f64::total_cmp);
-    // One that polls for every message has nine tenths. One that sleeps has a few hundredths, and more where the host of a virtual
-    // machine is elsewhere half of the time: up to a half was seen.
-    assert!(shares[shares.len() * 3 / 4] < 0.6, "{shares:.2?}");
+    // One that polls for every message has nine tenths.
+    assert!(shares[shares.len() * 3 / 4] < 0.15, "{shares:.2?}");
 }
