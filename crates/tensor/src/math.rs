@@ -1,7 +1,7 @@
 //! Elementary functions without branches, so that loops over them become vector code.
 //!
 //! Each is checked against `f64` over dense samples, extremes and subnormals included; the bounds are in the tests
-//! below. `ops/math.wgsl` has the same formulas for GPUs.
+//! below. `ops/math.wgsl` has such formulas for GPUs.
 
 /// Added to a small number, it leaves the nearest integer in the lowest bits.
 const TO_INT: f32 = 12_582_912.0; // 1.5 * 2^23
@@ -35,15 +35,43 @@ macro_rules! poly {
     }};
 }
 
-/// Reduction to half of ln 2 around zero, then a polynomial (N. Juffa's, found with Remez' algorithm).
+/// `x` as `n` times ln 2 and a rest of at most half of it: `n`, as a number that has [`TO_INT`] added, and the rest.
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
-    let x = clamp(x, -104.0, 89.0);
+fn by_ln_2(x: f32) -> (f32, f32) {
     let shifted = x.mul_add(std::f32::consts::LOG2_E, TO_INT);
     let n = shifted - TO_INT;
-    let r = n.mul_add(-1.428_606_8e-6, n.mul_add(-6.931_457_5e-1, x));
-    let y = poly!(f32, r; 1.378_059_4e-3, 8.373_124_5e-3, 4.166_953_6e-2, 1.666_647_2e-1, 4.999_998_5e-1, 1.0, 1.0);
-    scale(y, (shifted.to_bits() as i32).wrapping_sub(TO_INT.to_bits() as i32))
+    (shifted, n.mul_add(-1.428_606_8e-6, n.mul_add(-6.931_457_5e-1, x)))
+}
+
+/// Two to the power of such an `n`.
+#[inline(always)]
+fn power_of(n: f32) -> f32 {
+    f32::from_bits((n.to_bits() << 23).wrapping_add(1.0f32.to_bits()))
+}
+
+/// e to the power of at most half of ln 2, on either side, less the first terms: one, and `r` (N. Juffa's polynomial,
+/// found with Remez' algorithm).
+#[inline(always)]
+fn exp_rest(r: f32) -> f32 {
+    poly!(f32, r; 1.378_059_4e-3, 8.373_124_5e-3, 4.166_953_6e-2, 1.666_647_2e-1, 4.999_998_5e-1)
+}
+
+/// Reduction to half of ln 2 around zero, then a polynomial.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    let (n, r) = by_ln_2(clamp(x, -104.0, 89.0));
+    let y = poly!(f32, r; exp_rest(r), 1.0, 1.0);
+    scale(y, (n.to_bits() as i32).wrapping_sub(TO_INT.to_bits() as i32))
+}
+
+/// Up to here, and down to its negative, [`exp_near`] is [`exp`].
+pub(crate) const NEAR: f32 = 87.0;
+
+/// The same where neither the result nor its power of two can be out of range. NaN stays.
+#[inline(always)]
+pub(crate) fn exp_near(x: f32) -> f32 {
+    let (n, r) = by_ln_2(x);
+    poly!(f32, r; exp_rest(r), 1.0, 1.0) * power_of(n)
 }
 
 /// Reduction to one half around zero, then a polynomial (Cephes).
@@ -98,24 +126,37 @@ pub(crate) fn log2(x: f32) -> f32 {
     log_special(x, high.mul_add(1.442_871_1, y) + k)
 }
 
-/// The polynomial of `tanh(x) = x + p(x²) x³` up to 0.625 (Cephes).
-#[inline(always)]
-pub(crate) fn tanh_near(z: f32) -> f32 {
-    poly!(f32, z; -5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1)
-}
-
-/// A polynomial near zero, exponentials elsewhere (Cephes).
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
-    let (z, a) = (x * x, x.abs());
-    let near = (tanh_near(z) * z).mul_add(x, x);
-    let far = (1.0 - 2.0 / (exp(2.0 * a) + 1.0)).copysign(x);
-    if a < 0.625 { near } else { far }
+    let (top, bottom) = tanh_fraction(x);
+    top / bottom
+}
+
+/// `1 - z` and `1 + z` with `z = e^(-2|x|)`. One and the power of two in `z` are taken together, so that it is exact near zero, too.
+#[inline(always)]
+pub(crate) fn tanh_fraction(x: f32) -> (f32, f32) {
+    let a = -2.0 * x.abs();
+    // NaN stays.
+    let (n, r) = by_ln_2(if a < -20.0 { -20.0 } else { a });
+    let power = power_of(n);
+    let q = (exp_rest(r) * r).mul_add(r, r);
+    (power.mul_add(-q, 1.0 - power).copysign(x), power.mul_add(q, 1.0 + power))
+}
+
+/// `z / (1 + z)` or `1 / (1 + z)` with `z = e^(-|x|)`, which is at most one: nothing overflows.
+#[inline(always)]
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    sigmoid_of(x, exp(-x.abs()))
+}
+
+/// The same up to [`NEAR`].
+#[inline(always)]
+pub(crate) fn sigmoid_near(x: f32) -> f32 {
+    sigmoid_of(x, exp_near(-x.abs()))
 }
 
 #[inline(always)]
-pub(crate) fn sigmoid(x: f32) -> f32 {
-    let z = exp(-x.abs()); // at most one: nothing overflows
+fn sigmoid_of(x: f32, z: f32) -> f32 {
     let (top, bottom) = (if x < 0.0 { z } else { 1.0 }, 1.0 + z);
     let y = top / bottom;
     // What rounding took from the divisor, about divided by it.
@@ -293,12 +334,17 @@ mod tests {
     fn exponentials_are_within_one_ulp() {
         assert_within(1.0, f32::MAX, exp, f64::exp);
         assert_within(1.0, f32::MAX, exp2, f64::exp2);
+        assert_within(1.0, f32::MAX, |x| if x.abs() > NEAR { exp(x) } else { exp_near(x) }, f64::exp);
     }
 
     #[test]
     fn tanh_and_sigmoid_are_within_two_ulp() {
+        assert_eq!([tanh(-0.0), tanh(0.0)].map(f32::to_bits), [-0.0f32, 0.0].map(f32::to_bits));
         assert_within(2.0, f32::MAX, tanh, f64::tanh);
-        assert_within(2.0, f32::MAX, sigmoid, |x| 1.0 / (1.0 + (-x).exp()));
+        let near = |x: f32| if x.abs() > NEAR { sigmoid(x) } else { sigmoid_near(x) };
+        for sigmoid in [sigmoid, near] {
+            assert_within(2.0, f32::MAX, sigmoid, |x| 1.0 / (1.0 + (-x).exp()));
+        }
     }
 
     #[test]

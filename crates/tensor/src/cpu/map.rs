@@ -71,7 +71,11 @@ impl<M: Map<N>, const N: usize> WithSimd for Piece<'_, M, N> {
             _ => None,
         });
         if in_place.iter().all(Option::is_some) {
-            return block::<M, N>(in_place.map(Option::unwrap_or_default), self.out);
+            let x = in_place.map(Option::unwrap_or_default);
+            for (n, out) in self.out.chunks_mut(BLOCK).enumerate() {
+                block::<M, N>(x.map(|x| &x[n * BLOCK..n * BLOCK + out.len()]), out);
+            }
+            return;
         }
         let mut rooms = [[M::In::zeroed(); BLOCK]; N];
         let mut result = [M::Out::zeroed(); BLOCK];

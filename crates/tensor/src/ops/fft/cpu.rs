@@ -15,6 +15,7 @@ use super::{
     ACROSS, Kind, Lines, Step,
     across::{self, Lanes, Place, Work},
     cpu_plan::{How, Kept, Plan},
+    line,
     long::Line,
     strips::{gather, scatter},
 };
@@ -68,11 +69,12 @@ const COMPLEX: usize = 0;
 const IN_PLACE: usize = 1;
 const REAL: usize = 2;
 const REAL_INVERSE: usize = 3;
-const KINDS: usize = 4;
+const LINE: usize = 4;
+const KINDS: usize = 5;
 /// Each again for so few elements that it is brief: what is known to be brief runs on the caller's thread, and that is
 /// known of a kernel, not of a launch.
 const BRIEF: usize = KINDS;
-const FEW: usize = 16 * 1024;
+pub(super) const FEW: usize = 16 * 1024;
 
 impl Host {
     /// How many plans were made so far.
@@ -84,19 +86,21 @@ impl Host {
     fn spec(&self, number: usize) -> KernelSpec {
         let kept = self.kept.clone();
         let (number, brief) = (number % BRIEF, if number < BRIEF { "" } else { "_brief" });
-        let (name, spec): (_, fn(KernelSpec) -> KernelSpec) = match number {
-            COMPLEX => ("fft", |s| s.binding::<f32>("x", Access::Read).binding::<f32>("out", Access::Overwrite)),
-            IN_PLACE => ("fft_in_place", |s| s.binding::<f32>("x", Access::ReadWrite)),
-            REAL => ("rfft", |s| s.binding::<f32>("x", Access::Read).binding::<f32>("out", Access::Overwrite)),
-            _ => ("irfft", |s| s.binding::<f32>("x", Access::Read).binding::<f32>("out", Access::Overwrite)),
+        let name = ["fft", "fft_in_place", "rfft", "irfft", "fft_line"][number];
+        let spec = KernelSpec::new(format!("{name}{brief}"));
+        let spec = match number {
+            IN_PLACE => spec.binding::<f32>("x", Access::ReadWrite),
+            _ => spec.binding::<f32>("x", Access::Read).binding::<f32>("out", Access::Overwrite),
         };
         let code = CpuKernel::whole(move |launch| match number {
             COMPLEX => complex(launch, &kept, false),
             IN_PLACE => complex(launch, &kept, true),
             REAL => real(launch, &kept),
-            _ => real_inverse(launch, &kept),
+            REAL_INVERSE => real_inverse(launch, &kept),
+            _ => line::transform(launch, &kept),
         });
-        spec(KernelSpec::new(format!("{name}{brief}")).params::<Params>()).cpu(code)
+        let spec = if number == LINE { spec.params::<line::Params>() } else { spec.params::<Params>() };
+        spec.cpu(code)
     }
 
     /// Whether planes of so many lines of length `n` are transformed along both of their axes at once, which goes through
@@ -116,7 +120,22 @@ impl Host {
             && tensors.way(Op::Fft, 0, &[n, lines.count]) == 0
     }
 
+    fn kernel(&self, tensors: &Tensors, number: usize) -> Result<&Kernel> {
+        match self.kernels[number].get() {
+            Some(kernel) => Ok(kernel),
+            None => {
+                let kernel = tensors.device().kernel(&self.spec(number))?;
+                Ok(self.kernels[number].get_or_init(|| kernel))
+            }
+        }
+    }
+
     pub(super) fn launch(&self, tensors: &Tensors, step: &Step<'_>) -> Result<()> {
+        let way = tensors.way(Op::Fft, 0, &[step.n, step.lines.count]);
+        if let Some(params) = line::Params::of(step, way) {
+            let launch = self.kernel(tensors, LINE + BRIEF)?.launch().bind(step.from).bind(step.to);
+            return tensors.enqueue(launch.params(&params).grid(1));
+        }
         let in_place = step.from.same_as(step.to);
         let number = match step.kind {
             Kind::Forward | Kind::Inverse if in_place => IN_PLACE,
@@ -125,15 +144,7 @@ impl Host {
             Kind::RealInverse => REAL_INVERSE,
         };
         let number = if step.n * step.lines.count <= FEW { number + BRIEF } else { number };
-        let kernel = match self.kernels[number].get() {
-            Some(kernel) => kernel,
-            None => {
-                let kernel = tensors.device().kernel(&self.spec(number))?;
-                self.kernels[number].get_or_init(|| kernel)
-            }
-        };
         let Lines { count, shape, from_strides, to_strides, from, from_step, to_step } = step.lines;
-        let way = tensors.way(Op::Fft, 0, &[step.n, count]);
         let params = Params {
             n: step.n as u32,
             scale: step.scale,
@@ -148,7 +159,7 @@ impl Host {
             from_strides,
             to_strides,
         };
-        let launch = kernel.launch().bind(step.from);
+        let launch = self.kernel(tensors, number)?.launch().bind(step.from);
         let launch = if in_place { launch } else { launch.bind(step.to) };
         let spread = if way == ONE_THREAD { Spread::One } else { Spread::Usual };
         tensors.enqueue(launch.params(&params).grid(1).spread(spread))
@@ -240,19 +251,6 @@ impl Params {
             (0..blocks as u64).for_each(task);
         }
     }
-
-    /// Whether it is one line whose elements lie behind one another on both sides.
-    #[inline]
-    fn is_one_piece(&self) -> bool {
-        self.count == 1 && [self.from_step, self.to_step] == [1; 2]
-    }
-
-    #[inline]
-    fn scale(&self, row: &mut [f32]) {
-        if self.scale != 1.0 {
-            row.iter_mut().for_each(|x| *x *= self.scale);
-        }
-    }
 }
 
 fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
@@ -260,9 +258,6 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
     let n = params.n as usize;
     let kind = if params.inverse == 1 { Kind::Inverse } else { Kind::Forward };
     let inverse = kind == Kind::Inverse;
-    if !in_place && params.is_one_piece() && params.plane == 0 && How::is_library(n, params.way) {
-        return one_line(launch, kept, &params, kind);
-    }
     let (from, to, lens) = if in_place {
         let all = launch.output::<Complex32>(0);
         let base = all.as_mut_ptr();
@@ -369,7 +364,7 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
                     (None, ..) => {}
                 }
                 let done = if to_step == 1 { Some(line_to(line)) } else { row };
-                params.scale(bytemuck::cast_slice_mut(done.unwrap_or_default()));
+                line::scaled(bytemuck::cast_slice_mut(done.unwrap_or_default()), params.scale);
             }
             if to_step != 1 {
                 // SAFETY: as above.
@@ -379,18 +374,6 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
             }
         });
     });
-}
-
-/// One short line that lies in one piece, by the library. It takes less time than the way to here, so the way is short.
-fn one_line(launch: &mut Launched<'_>, kept: &Kept, params: &Params, kind: Kind) {
-    let (n, from) = (params.n as usize, params.from as usize);
-    let (x, out) = (&launch.input::<Complex32>(0)[from..from + n], &mut launch.output::<Complex32>(1)[..n]);
-    kept.with_last((kind, n, How::Lines), |plan| {
-        let Plan::Complex(plan) = plan else { return };
-        let needed = plan.get_immutable_scratch_len();
-        kept.with_scratch(needed, |scratch| plan.process_immutable_with_scratch(x, out, scratch));
-    });
-    params.scale(bytemuck::cast_slice_mut(out));
 }
 
 /// Planes that lie one behind the other: lines, then columns where they lie.
@@ -462,24 +445,16 @@ unsafe fn lines_across(
 fn through_rows<A: Pod + Sync + Send, B: Pod + Sync + Send>(
     launch: &mut Launched<'_>,
     kept: &Kept,
-    lengths: [usize; 2],
-    needed: usize,
-    transform: impl Fn(&mut [A], &mut [B], &mut [Complex32]) + Sync,
+    kind: Kind,
+    lengths: impl Fn(usize) -> [usize; 2],
+    transform: impl Fn(&Plan, &mut [A], &mut [B], &mut [Complex32]) + Sync,
 ) {
     let params = launch.params::<Params>();
     let (x, out) = (launch.input::<A>(0), launch.output::<B>(1));
-    let [from_n, to_n] = lengths;
+    let [from_n, to_n] = lengths(params.n as usize);
     let per = |size: usize, elements: usize| (elements * size).div_ceil(size_of::<Complex32>());
-    if params.is_one_piece() {
-        let (x, out, row) = (&x[params.from as usize..][..from_n], &mut out[..to_n], per(size_of::<A>(), from_n));
-        kept.with_scratch(row + needed, |scratch| {
-            let (row, scratch) = scratch.split_at_mut(row);
-            let row = &mut bytemuck::cast_slice_mut::<_, A>(row)[..from_n];
-            row.copy_from_slice(x);
-            transform(row, out, scratch);
-        });
-        return params.scale(bytemuck::cast_slice_mut(out));
-    }
+    let plan = kept.plan((kind, params.n as usize, How::Lines));
+    let needed = plan.scratch();
     params.check(from_n, x.len(), to_n, out.len());
     let (from, to) = (Shared(x.as_ptr().cast_mut()), Shared(out.as_mut_ptr()));
     let (from_step, to_step) = (params.from_step as isize, params.to_step as isize);
@@ -507,8 +482,8 @@ fn through_rows<A: Pod + Sync + Send, B: Pod + Sync + Send>(
                 } else {
                     &mut to_rows[line * to_pitch..][..to_n]
                 };
-                transform(row, to_row, scratch);
-                params.scale(bytemuck::cast_slice_mut(to_row));
+                transform(&plan, row, to_row, scratch);
+                line::scaled(bytemuck::cast_slice_mut(to_row), params.scale);
             }
             if to_step != 1 {
                 // SAFETY: as above.
@@ -521,30 +496,11 @@ fn through_rows<A: Pod + Sync + Send, B: Pod + Sync + Send>(
 }
 
 fn real(launch: &mut Launched<'_>, kept: &Kept) {
-    let n = launch.params::<Params>().n as usize;
-    let plan = kept.plan((Kind::Real, n, How::Lines));
-    let needed = plan.scratch();
-    let Plan::Real(plan) = plan else { return };
-    through_rows(launch, kept, [n, n / 2 + 1], needed, |row: &mut [f32], to: &mut [Complex32], scratch| {
-        let done = plan.process_with_scratch(row, to, scratch);
-        assert!(done.is_ok(), "rows have the plan's length");
-    });
+    through_rows(launch, kept, Kind::Real, |n| [n, n / 2 + 1], Plan::real);
 }
 
 fn real_inverse(launch: &mut Launched<'_>, kept: &Kept) {
-    let n = launch.params::<Params>().n as usize;
-    let plan = kept.plan((Kind::RealInverse, n, How::Lines));
-    let needed = plan.scratch();
-    let Plan::RealInverse(plan) = plan else { return };
-    through_rows(launch, kept, [n / 2 + 1, n], needed, |row: &mut [Complex32], to: &mut [f32], scratch| {
-        // Parts that real numbers cannot have.
-        row[0].im = 0.0;
-        if n.is_multiple_of(2) {
-            row[n / 2].im = 0.0;
-        }
-        let done = plan.process_with_scratch(row, to, scratch);
-        assert!(done.is_ok(), "rows have the plan's length");
-    });
+    through_rows(launch, kept, Kind::RealInverse, |n| [n / 2 + 1, n], Plan::real_inverse);
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! How lines are transformed on the CPU, and the plans for it, which are kept.
 
 use std::{
-    cell::Cell,
+    cell::RefCell,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -80,6 +80,27 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Transforms a row, which is destroyed.
+    pub(super) fn real(&self, row: &mut [f32], to: &mut [Complex32], scratch: &mut [Complex32]) {
+        let Self::Real(plan) = self else { return };
+        let done = plan.process_with_scratch(row, to, &mut scratch[..plan.get_scratch_len()]);
+        assert!(done.is_ok(), "rows have the plan's length");
+    }
+
+    /// The other way round. What real numbers cannot have is left out.
+    pub(super) fn real_inverse(&self, row: &mut [Complex32], to: &mut [f32], scratch: &mut [Complex32]) {
+        let Self::RealInverse(plan) = self else { return };
+        let n = to.len();
+        row[0].im = 0.0;
+        if n.is_multiple_of(2) {
+            row[n / 2].im = 0.0;
+        }
+        let done = plan.process_with_scratch(row, to, &mut scratch[..plan.get_scratch_len()]);
+        assert!(done.is_ok(), "rows have the plan's length");
+    }
+}
+
 /// How complex lines are transformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
@@ -96,7 +117,7 @@ pub(super) enum How {
 impl How {
     /// Whether one line of this length that lies in one piece is [`How::Lines`], which is known sooner than anything else.
     #[inline]
-    pub(super) fn is_library(n: usize, way: u32) -> bool {
+    pub(super) fn is_library(n: usize, way: usize) -> bool {
         let longest = if Lanes::of(Simd::in_use()) == Some(Lanes::Avx512) { MATRIX } else { MATRIX_IN_EIGHT };
         n < longest && way == 0
     }
@@ -170,13 +191,29 @@ impl Kept {
         plan
     }
 
-    /// Calls `work` with a plan, which each thread remembers until it needs another: no other thread has to be asked then.
+    /// Calls `work` with the plan for a short line, as much memory as `needed` says, and what the plan needs besides. Each thread
+    /// remembers both until it needs others: no other thread has to be asked then.
     #[inline]
-    pub(super) fn with_last(&self, key: Key, work: impl FnOnce(&Plan)) {
-        thread_local!(static LAST: Cell<Option<(Key, Plan)>> = const { Cell::new(None) });
-        let last = LAST.take().filter(|(of, _)| *of == key).unwrap_or_else(|| (key, self.plan(key)));
-        work(&last.1);
-        LAST.set(Some(last));
+    pub(super) fn with_last(&self, key: Key, needed: usize, work: impl FnOnce(&Plan, &mut [Complex32], &mut [Complex32])) {
+        struct Last {
+            key: Key,
+            plan: Plan,
+            room: Vec<Complex32>,
+        }
+        thread_local!(static LAST: RefCell<Option<Last>> = const { RefCell::new(None) });
+        LAST.with_borrow_mut(|last| {
+            let last = match last {
+                Some(last) if last.key == key => last,
+                _ => {
+                    let plan = self.plan(key);
+                    let room = vec![Complex32::ZERO; needed + plan.scratch() + NEIGHBOURS];
+                    last.insert(Last { key, plan, room })
+                }
+            };
+            let start = aligned(&last.room);
+            let (row, scratch) = last.room[start..].split_at_mut(needed);
+            work(&last.plan, row, scratch);
+        });
     }
 
     /// Calls `work` with so many elements that nobody else has, aligned to cache lines. What is in them is anybody's guess.
@@ -189,10 +226,16 @@ impl Kept {
         if scratch.len() < elements + NEIGHBOURS {
             scratch.resize(elements + NEIGHBOURS, Complex32::ZERO);
         }
-        let skip = scratch.as_ptr().align_offset(size_of::<[Complex32; NEIGHBOURS]>()).min(NEIGHBOURS);
-        work(&mut scratch[skip..skip + elements]);
+        let start = aligned(&scratch);
+        work(&mut scratch[start..start + elements]);
         if scratch.len() <= SCRATCH {
             self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
         }
     }
+}
+
+/// Where its first whole cache line begins.
+#[inline]
+fn aligned(scratch: &[Complex32]) -> usize {
+    scratch.as_ptr().align_offset(size_of::<[Complex32; NEIGHBOURS]>()).min(NEIGHBOURS)
 }

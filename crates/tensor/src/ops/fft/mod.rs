@@ -13,6 +13,7 @@ mod butterfly;
 mod cpu;
 mod cpu_plan;
 mod gpu;
+mod line;
 mod long;
 mod matrix;
 mod plan;

@@ -47,7 +47,7 @@ unary! {
     NegI32 "neg" i32 => i32, 0.3, x => x.wrapping_neg(), "-x";
     Abs "abs" f32 => f32, 0.3, x => x.abs(), "abs(x)";
     AbsI32 "abs" i32 => i32, 0.3, x => x.wrapping_abs(), "abs(x)";
-    Exp "exp" f32 => f32, 0.5, x => math::exp(x), "exp_(x)";
+    Exp "exp" f32 => f32, 0.5, x => math::exp_near(x), "exp_(x)", repair far_exp;
     Log "log" f32 => f32, 0.7, x => math::log(x), "log_(x)";
     Exp2 "exp2" f32 => f32, 0.5, x => math::exp2(x), "exp2_(x)";
     Log2 "log2" f32 => f32, 0.7, x => math::log2(x), "log2_(x)";
@@ -56,7 +56,7 @@ unary! {
     Sin "sin" f32 => f32, 0.7, x => math::sin(x), "sin_quadrant(x, 0)", repair far_sin;
     Cos "cos" f32 => f32, 0.7, x => math::cos(x), "sin_quadrant(x, 1)", repair far_cos;
     Tanh "tanh" f32 => f32, 0.8, x => math::tanh(x), "tanh_(x)";
-    Sigmoid "sigmoid" f32 => f32, 0.8, x => math::sigmoid(x), "sigmoid_(x)";
+    Sigmoid "sigmoid" f32 => f32, 0.8, x => math::sigmoid_near(x), "sigmoid_(x)", repair far_sigmoid;
     Relu "relu" f32 => f32, 0.3, x => if x < 0.0 { 0.0 } else { x }, "select(x, 0.0, is_negative(x))";
     ReluI32 "relu" i32 => i32, 0.3, x => x.max(0), "max(x, 0i)";
     Gelu "gelu" f32 => f32, 1.5, x => math::gelu(x), "gelu_(x)";
@@ -67,6 +67,24 @@ unary! {
     I32ToBool "to_bool" i32 => bool, 0.3, x => u32::from(x != 0), "select(0u, 1u, x != 0i)";
     BoolToF32 "to_f32" bool => f32, 0.3, x => x as f32, "f32(x)";
     BoolToI32 "to_i32" bool => i32, 0.3, x => x as i32, "i32(x)";
+}
+
+/// Blocks with a number beyond [`math::NEAR`], all over again.
+#[inline(always)]
+fn beyond(x: &[f32], out: &mut [f32], any: impl Fn(f32) -> f32) {
+    if x.iter().fold(false, |far, x| far | (x.abs() > math::NEAR)) {
+        out.iter_mut().zip(x).for_each(|(out, x)| *out = any(*x));
+    }
+}
+
+#[inline(always)]
+fn far_exp(x: &[f32], out: &mut [f32]) {
+    beyond(x, out, math::exp);
+}
+
+#[inline(always)]
+fn far_sigmoid(x: &[f32], out: &mut [f32]) {
+    beyond(x, out, math::sigmoid);
 }
 
 /// Angles of more turns than the vector code can take, one by one.
