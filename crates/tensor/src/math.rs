@@ -132,7 +132,7 @@ pub(crate) fn tanh(x: f32) -> f32 {
     top / bottom
 }
 
-/// `1 - z` and `1 + z` with `z = e^(-2|x|)`. One and the power of two in `z` are taken together, so that it is exact near zero, too.
+/// `1 - z` and `1 + z` with `z = e^(-2|x|)`. One and the power of two in `z` are taken together, so that nothing is lost near zero.
 #[inline(always)]
 pub(crate) fn tanh_fraction(x: f32) -> (f32, f32) {
     let a = -2.0 * x.abs();

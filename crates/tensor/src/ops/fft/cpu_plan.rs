@@ -78,9 +78,7 @@ impl Plan {
             Self::RealInverse(plan) => plan.get_scratch_len(),
         }
     }
-}
 
-impl Plan {
     /// Transforms a row, which is destroyed.
     pub(super) fn real(&self, row: &mut [f32], to: &mut [Complex32], scratch: &mut [Complex32]) {
         let Self::Real(plan) = self else { return };

@@ -69,10 +69,16 @@ unary! {
     BoolToI32 "to_i32" bool => i32, 0.3, x => x as i32, "i32(x)";
 }
 
+/// Whether a number is beyond what the vector code can take.
+#[inline(always)]
+fn any_beyond(x: &[f32], most: f32) -> bool {
+    x.iter().fold(false, |far, x| far | (x.abs() > most))
+}
+
 /// Blocks with a number beyond [`math::NEAR`], all over again.
 #[inline(always)]
 fn beyond(x: &[f32], out: &mut [f32], any: impl Fn(f32) -> f32) {
-    if x.iter().fold(false, |far, x| far | (x.abs() > math::NEAR)) {
+    if any_beyond(x, math::NEAR) {
         out.iter_mut().zip(x).for_each(|(out, x)| *out = any(*x));
     }
 }
@@ -90,7 +96,7 @@ fn far_sigmoid(x: &[f32], out: &mut [f32]) {
 /// Angles of more turns than the vector code can take, one by one.
 #[inline(always)]
 fn far(x: &[f32], out: &mut [f32], exact: fn(f64) -> f64) {
-    if x.iter().fold(false, |far, x| far | (x.abs() > math::TURNS)) {
+    if any_beyond(x, math::TURNS) {
         for (x, out) in x.iter().zip(out).filter(|(x, _)| x.abs() > math::TURNS) {
             *out = exact(f64::from(*x)) as f32;
         }
