@@ -116,7 +116,8 @@ impl GpuBatch {
             pass.set_immediates(0, params);
         }
         pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
-        self.work.add(!pipeline.used.load(Ordering::Relaxed) && !pipeline.used.swap(true, Ordering::Relaxed));
+        let first = !pipeline.used.load(Ordering::Relaxed) && !pipeline.used.swap(true, Ordering::Relaxed);
+        self.work.add(groups.iter().map(|&count| u64::from(count)).product(), first);
     }
 
     /// Notes that this batch has to do with a block.
@@ -234,6 +235,7 @@ impl GpuBatch {
 
     /// Puts bytes into upload memory; says where.
     fn upload(&mut self, data: &[u8]) -> Result<(wgpu::Buffer, u64)> {
+        self.work.upload(data.len());
         if let Some(piece) = self.uploads.last_mut()
             && let Some(at) = piece.write(data)
         {

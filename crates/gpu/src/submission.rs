@@ -27,7 +27,9 @@ const SMALL: Duration = Duration::from_millis(2);
 /// is elsewhere for a while, or somebody else's work in front, is no reason for that one sleep.
 const AWAKE: Duration = Duration::from_millis(20);
 /// From here on a dispatch is large for a software driver, which then needs all processors itself.
-const LARGE: Duration = Duration::from_micros(400);
+const LARGE: Duration = Duration::from_micros(300);
+/// From so many uploaded bytes on a software driver that copies them should have this processor: they are in its cache.
+const FRESH: usize = 512 << 10;
 
 /// The pace is the median of so many batches: a machine that is elsewhere for a while makes one of them slow, not the dispatches.
 const RECENT: usize = 5;
@@ -37,40 +39,59 @@ const TRY_EVERY: u32 = 16 * RECENT as u32;
 /// What a batch has to do, as far as it is known.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Work {
-    dispatches: u32,
+    /// Groups of all dispatches, and of the one that has most.
+    groups: u64,
+    largest: u64,
     /// Whether one of them is the first of its kernel.
     first: bool,
+    /// Bytes that the host wrote and the device copies.
+    uploaded: usize,
 }
 
 impl Work {
-    /// One more dispatch.
-    pub(crate) fn add(&mut self, first: bool) {
-        self.dispatches += 1;
+    /// So many bytes more to copy from where the host wrote them.
+    pub(crate) fn upload(&mut self, bytes: usize) {
+        self.uploaded += bytes;
+    }
+
+    /// One more dispatch, of so many groups.
+    pub(crate) fn add(&mut self, groups: u64, first: bool) {
+        self.groups += groups.max(1);
+        self.largest = self.largest.max(groups).max(1);
         self.first |= first;
+    }
+
+    /// How many dispatches of the size of its largest it amounts to: what ends a sum, say, counts for nothing beside what begins it.
+    fn dispatches(self) -> u32 {
+        if self.largest == 0 { 0 } else { (self.groups / self.largest).min(u64::from(u32::MAX)) as u32 }
     }
 }
 
-/// What a dispatch took lately, by which the next batch is expected to take so long for each.
+/// What a dispatch took lately, by which the next batch is expected to take so long for each of its size.
 pub(crate) struct Pace {
     /// Nanoseconds for each dispatch of the last batches; zero where there was none yet.
     recent: [AtomicU64; RECENT],
     seen: AtomicUsize,
-    /// From here on a wait for a dispatch is better asleep.
+    /// From here on a wait for a dispatch is better asleep, and one for an upload.
     large: Duration,
+    fresh: usize,
     /// Waits that might have begun with sleeping.
     doubts: AtomicU32,
 }
 
 impl Pace {
     pub(crate) fn new(software: bool) -> Self {
-        let large = if software { LARGE } else { SMALL };
-        Self { recent: Default::default(), seen: AtomicUsize::new(0), large, doubts: AtomicU32::new(0) }
+        let (large, fresh) = if software { (LARGE, FRESH) } else { (SMALL, usize::MAX) };
+        Self { recent: Default::default(), seen: AtomicUsize::new(0), large, fresh, doubts: AtomicU32::new(0) }
     }
 
     /// How long a batch should be waited for without sleeping.
     fn wakeful(&self, work: Work) -> Duration {
+        if work.largest == 0 {
+            return if work.uploaded < self.fresh { AWAKE } else { Duration::ZERO };
+        }
         let each = self.each();
-        let small = work.first || work.dispatches == 0 || each < self.large && each * work.dispatches < SMALL;
+        let small = work.first || each < self.large && each * work.dispatches() < SMALL;
         // Those that are just large are slower because of the sleep, and would stay so.
         let doubtful = || {
             let tries = TRY_EVERY - RECENT as u32;
@@ -87,9 +108,9 @@ impl Pace {
 
     /// A batch was seen to end after so long.
     fn took(&self, time: Duration, work: Work) {
-        if work.dispatches > 0 && !work.first {
+        if work.largest > 0 && !work.first {
             let oldest = self.seen.fetch_add(1, Ordering::Relaxed) % RECENT;
-            let each = time.as_nanos() as u64 / u64::from(work.dispatches);
+            let each = time.as_nanos() as u64 / u64::from(work.dispatches());
             self.recent[oldest].store(each, Ordering::Relaxed);
         }
     }
@@ -217,8 +238,13 @@ mod tests {
 
     #[test]
     fn a_wait_stays_awake_for_small_dispatches_and_sleeps_for_large_ones() {
-        let (pace, one) = (Pace::new(true), Work { dispatches: 1, first: false });
-        let [none, twenty] = [0, 20].map(|dispatches| Work { dispatches, ..one });
+        let pace = Pace::new(true);
+        let work = |dispatches: &[u64]| {
+            let mut work = Work::default();
+            dispatches.iter().for_each(|&groups| work.add(groups, false));
+            work
+        };
+        let (none, one, twenty) = (work(&[]), work(&[1]), work(&[1; 20]));
         let is_awake = |work| !pace.wakeful(work).is_zero();
         let took = |times, micros, work| (0..times).for_each(|_| pace.took(Duration::from_micros(micros), work));
         assert!(is_awake(twenty), "nothing is known yet");
@@ -227,18 +253,24 @@ mod tests {
         took(RECENT, 50_000, Work { first: true, ..one }); // most of it was not the dispatch
         took(RECENT / 2, 50_000, one); // the machine was elsewhere
         assert!(is_awake(one));
-        took(RECENT, 800, one);
+        took(RECENT, 800, work(&[64, 1, 1]));
         assert!(!is_awake(one), "the driver needs the processor");
+        assert!(!is_awake(work(&[64, 1, 1])), "two small ones behind it change nothing");
         assert!(is_awake(Work { first: true, ..one }), "not yet");
         took(RECENT, 1, none); // transfers say nothing of dispatches
         assert!(!is_awake(one));
         assert!(is_awake(none), "nor dispatches of transfers");
+        let uploads = |bytes| Work { uploaded: bytes, ..none };
+        assert!(is_awake(uploads(FRESH - 1)) && !is_awake(uploads(FRESH)), "the bytes are here");
         let tries = (0..4 * TRY_EVERY).filter(|_| is_awake(one)).count();
         assert_eq!(tries, 4 * RECENT, "it may have been the sleep that took so long");
         took(RECENT, 5000, one);
         assert!((0..4 * TRY_EVERY).all(|_| !is_awake(one)), "not that long");
         let hardware = Pace::new(false);
         (0..RECENT).for_each(|_| hardware.took(Duration::from_micros(800), one));
-        assert!(!hardware.wakeful(one).is_zero(), "it has processors of its own");
+        assert!(
+            [one, uploads(FRESH)].iter().all(|&work| !hardware.wakeful(work).is_zero()),
+            "it has processors of its own"
+        );
     }
 }

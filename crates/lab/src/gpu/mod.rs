@@ -10,7 +10,7 @@ mod ours;
 mod targets;
 mod task;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use by_hand::by_hand;
 pub use ours::{Context, Idle, ours, ours_by_stream};
@@ -39,6 +39,9 @@ pub struct Effort {
     pub rounds: usize,
     /// Time of a turn, for each of its cases. One run of a case may take longer.
     pub turn: Duration,
+    /// Time before each of them in which nothing is counted: a system needs it to find the threads of a software driver places that
+    /// suit what they do now.
+    pub settling: Duration,
     /// When a turn is given up.
     pub timeout: Duration,
     /// Whether cases that take long on a software driver are left out.
@@ -55,6 +58,7 @@ impl Effort {
         Self {
             rounds: 8,
             turn: Duration::from_millis(60),
+            settling: Duration::from_millis(100),
             timeout: Duration::from_secs(300),
             small: false,
             uploads: 10_000,
@@ -67,6 +71,7 @@ impl Effort {
         Self {
             rounds: 2,
             turn: Duration::from_millis(10),
+            settling: Duration::from_millis(10),
             timeout: Duration::from_secs(120),
             small: true,
             uploads: 1000,
@@ -78,9 +83,9 @@ impl Effort {
         Turns { rounds: self.rounds, timeout: self.timeout, stop: self.stop.clone() }
     }
 
-    /// The same time in more and shorter turns, for what is over soon, and how many times as many they are.
-    pub(crate) fn in_short_turns(&self) -> (Self, usize) {
-        let times = if self.small { 1 } else { 3 };
+    /// The same time in so many times as many turns, for what is over soon, and how many times as many they are.
+    pub(crate) fn in_short_turns(&self, times: usize) -> (Self, usize) {
+        let times = if self.small { 1 } else { times };
         (Self { turn: self.turn / times as u32, ..self.clone() }, times)
     }
 }
@@ -130,7 +135,7 @@ pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
     let binary = cases(sizes(&elements, 1 << 20), Task::Add);
     let reduce = cases(sizes(&elements, 1 << 20), Task::Sum);
     let grown = vec![uploads("millrace", effort, || Context::open("gpu")), uploads("millrace-staged", effort, staged)];
-    let (short, times) = effort.in_short_turns();
+    let (short, times) = effort.in_short_turns(2);
     let compared_soon = |name, cases, judge| compared(name, &short, cases, judge).in_rounds(times);
     vec![
         compared_soon("empty_launch", vec![(String::new(), Task::Empty)], targets::empty_launch)
@@ -207,12 +212,15 @@ pub fn adapter_name() -> Option<String> {
     provider.list().into_iter().find(|found| found.id == id).map(|found| found.name)
 }
 
-/// Every case for a turn, after two runs that are not counted.
+/// Every case for a turn, after at least two runs that are not counted.
 fn timed(effort: &Effort, cases: &Cases, make: impl Fn(&Task) -> Result<Box<dyn Job>>) -> Result<Vec<Metric>> {
     let timed = |(case, task): &(String, Task)| {
-        let mut job = make(task)?;
+        let (mut job, begun) = (make(task)?, Instant::now());
         job.run()?;
         job.run()?;
+        while begun.elapsed() < effort.settling {
+            job.run()?;
+        }
         let samples = each_timed(effort.turn, || job.run())?;
         job.check()?;
         Ok(Metric::lower(case.clone(), "us", samples.into_iter().map(|ns| ns / 1e3).collect()))

@@ -56,7 +56,7 @@ pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
     let mut sparse_products = sparse::products(effort, rows);
     sparse_products.push(limits::copy(effort, elements));
     let group = |name, sides, judge| Group::new(name, sides, judge).on(|_| "cpu");
-    let (short, times) = effort.in_short_turns();
+    let (short, times) = effort.in_short_turns(3);
     vec![
         group("matmul_one_thread", products(&short, &squares, 1), targets::matmul).in_rounds(times),
         group("matmul_all_threads", products(&short, &squares, all), targets::matmul).in_rounds(times),
