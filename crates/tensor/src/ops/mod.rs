@@ -67,9 +67,11 @@ pub(crate) const BLOCK: u32 = 64;
 const WIDE: u32 = 256;
 /// Elements up to which groups are narrow: they are spread over more of them, and a software driver goes through all
 /// threads of a group, also those that have nothing to do.
-const FEW: u32 = 1 << 16;
+const FEW: u32 = 1 << 14;
 /// Groups along x when there are more than fit; the rest goes along y.
 const ROW: usize = 32_768;
+/// Elements of which one row of wide groups does all.
+const IN_A_ROW: u32 = 16 * WIDE * ROW as u32;
 
 /// Groups for at least `threads` threads.
 #[inline]
@@ -152,7 +154,7 @@ impl Walk {
     fn form(&self, operands: usize) -> Form {
         if !self.is_packed(operands) {
             Form::Any
-        } else if self.scalar != 0 || self.offsets[..operands].iter().any(|&offset| offset != 0) {
+        } else if self.scalar != 0 || self.offsets[..operands].iter().any(|&offset| offset != 0) || self.n > IN_A_ROW {
             Form::Packed
         } else if self.n > FEW {
             Form::Straight
@@ -167,9 +169,9 @@ impl Walk {
 pub(crate) enum Form {
     /// By any strides, an element each.
     Any,
-    /// In vectors of four that begin anywhere, or with a number in the place of the second operand.
+    /// In vectors of four that begin anywhere, or with a number in the place of the second operand, in any number of groups.
     Packed,
-    /// In vectors of four from the beginning of every buffer.
+    /// In vectors of four from the beginning of every buffer, in one row of groups.
     Straight,
     /// The same, for few of them.
     Narrow,
@@ -205,6 +207,14 @@ impl Form {
         match self {
             Self::Any | Self::Narrow => BLOCK,
             Self::Packed | Self::Straight => WIDE,
+        }
+    }
+
+    /// The number of a thread's group, in WGSL.
+    pub(crate) fn group(self) -> &'static str {
+        match self {
+            Self::Any | Self::Packed => "(group.y * groups.x + group.x)",
+            Self::Straight | Self::Narrow => "group.x",
         }
     }
 
@@ -317,6 +327,9 @@ mod tests {
         assert_eq!(walk(256, 0).form(1), Form::Narrow);
         assert_eq!(walk(1 << 20, 0).form(1), Form::Straight);
         assert_eq!(walk(1 << 20, 8).form(1), Form::Packed);
+        let row = IN_A_ROW as usize;
+        assert_eq!((walk(row, 0).form(1), Form::Straight.grid(&walk(row, 0)).y), (Form::Straight, 1));
+        assert_eq!(walk(row + 4, 0).form(1), Form::Packed, "threads of one row of groups do not reach the end");
         assert_eq!(Walk { scalar: 2, ..walk(256, 0) }.form(2), Form::Packed);
         assert_eq!(walk(255, 0).form(1), Form::Any);
         assert_eq!(walk(256, 3).form(1), Form::Any);

@@ -36,9 +36,9 @@ pub(crate) fn spec(number: usize) -> KernelSpec {
     let source = format!("{ELEMENTWISE}{}{template}", include_str!("../math.wgsl"));
     let (left, right) = if form == Form::Packed { (LEFT, RIGHT) } else { ("left[i]", "right[i]") };
     let wide = form.block().to_string();
-    let loads = [("{LEFT}", left), ("{RIGHT}", right), ("{WIDE}", &wide)];
+    let places = [("{LEFT}", left), ("{RIGHT}", right), ("{WIDE}", &wide), ("{GROUP}", form.group())];
     let types = [("{IN}", entry.from.wgsl()), ("{OUT}", entry.to.wgsl())];
-    let names = [loads[0], loads[1], loads[2], types[0], types[1], ("{EXPR}", entry.expression)];
+    let names = [places[0], places[1], places[2], places[3], types[0], types[1], ("{EXPR}", entry.expression)];
     let spec = kernel::<Walk>(name, &["left", "right"]).block(form.block());
     spec.cpu((entry.cpu)()).wgsl(wgsl(&source, &names))
 }

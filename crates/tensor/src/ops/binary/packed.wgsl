@@ -21,7 +21,7 @@ fn main(
     @builtin(local_invocation_index) local: u32,
 ) {
     // Four fours that are a group apart.
-    let i = (group.y * groups.x + group.x) * 4u * WIDE + local;
+    let i = {GROUP} * 4u * WIDE + local;
     let n = params.n / 4u;
     if (i + 3u * WIDE < n) {
         four(i);

@@ -31,7 +31,9 @@ pub(crate) fn spec(number: usize) -> KernelSpec {
     let source = format!("{ELEMENTWISE}{}{template}", include_str!("../math.wgsl"));
     let load = if form == Form::Packed { "x[params.offsets[0] / 4u + i]" } else { "x[i]" };
     let types = [("{IN}", entry.from.wgsl()), ("{OUT}", entry.to.wgsl())];
-    let names = [types[0], types[1], ("{LOAD}", load), ("{WIDE}", &form.block().to_string()), ("{EXPR}", entry.expression)];
+    let wide = form.block().to_string();
+    let places = [("{LOAD}", load), ("{WIDE}", &wide), ("{GROUP}", form.group())];
+    let names = [types[0], types[1], places[0], places[1], places[2], ("{EXPR}", entry.expression)];
     let spec = kernel::<Walk>(name, &["x"]).block(form.block());
     spec.cpu((entry.cpu)()).wgsl(wgsl(&source, &names))
 }
