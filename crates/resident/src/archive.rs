@@ -141,15 +141,52 @@ unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     }
 }
 
-/// Copies 64 bytes or more, a cache line at a time; the last one may overlap with the one before.
+/// Copies 64 bytes or more, a cache line at a time: each line of the target is written once and as a whole, but for the first and
+/// the last.
 ///
+/// # Safety
+/// As for [`copy`], and the processor has AVX.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
+    // SAFETY: what they need is there, by the caller's word and as it was looked for.
+    unsafe {
+        if is_x86_feature_detected!("avx512f") { copy_lines_512(from, to, bytes) } else { copy_lines_256(from, to, bytes) }
+    }
+}
+
+/// Calls `line` for the beginnings of stretches of 64 bytes: the first, those that are whole lines of the target, and the last.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn each_line(to: *const u8, bytes: usize, line: impl Fn(usize)) {
+    line(0);
+    let mut at = 64 - to.addr() % 64;
+    while at + 64 <= bytes {
+        line(at);
+        at += 64;
+    }
+    line(bytes - 64);
+}
+
+/// # Safety
+/// As for [`copy`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn copy_lines_512(from: *const u8, to: *mut u8, bytes: usize) {
+    use std::arch::x86_64::{_mm512_loadu_si512, _mm512_storeu_si512};
+    each_line(to, bytes, |at| {
+        // SAFETY: 64 bytes from there on are valid in both places, by the caller's word.
+        unsafe { _mm512_storeu_si512(to.add(at).cast(), _mm512_loadu_si512(from.add(at).cast())) }
+    });
+}
+
 /// # Safety
 /// As for [`copy`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
-unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
+unsafe fn copy_lines_256(from: *const u8, to: *mut u8, bytes: usize) {
     use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_storeu_si256};
-    let line = |at: usize| {
+    each_line(to, bytes, |at| {
         // SAFETY: 64 bytes from there on are valid in both places, by the caller's word.
         unsafe {
             let (from, to) = (from.add(at).cast::<__m256i>(), to.add(at).cast::<__m256i>());
@@ -157,9 +194,7 @@ unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
             _mm256_storeu_si256(to, halves[0]);
             _mm256_storeu_si256(to.add(1), halves[1]);
         }
-    };
-    (0..bytes / 64).for_each(|n| line(64 * n));
-    line(bytes - 64);
+    });
 }
 
 /// Bytes up to which an archive for other kernels is copied into the slot of each.
@@ -547,12 +582,16 @@ mod tests {
     #[test]
     fn every_length_is_copied_whole_and_nothing_beside_it() {
         let from: Vec<u8> = (0..9000u32).map(|n| (n % 251) as u8 + 1).collect();
+        let mut to = vec![0; 9000];
         for bytes in (0..300).chain(8100..8300) {
-            let mut to = vec![0; bytes + 64];
-            // SAFETY: both are longer, and they are two.
-            unsafe { copy(from.as_ptr(), to.as_mut_ptr().add(1), bytes) };
-            assert_eq!(to[1..=bytes], from[..bytes]);
-            assert!(to[0] == 0 && to[bytes + 1..].iter().all(|&byte| byte == 0), "{bytes}");
+            for start in [1, 2, 8, 17, 30, 63] {
+                to.fill(0);
+                // SAFETY: both are longer, and they are two.
+                unsafe { copy(from.as_ptr(), to.as_mut_ptr().add(start), bytes) };
+                let (end, is_zero) = (start + bytes, |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0));
+                assert_eq!(to[start..end], from[..bytes]);
+                assert!(is_zero(&to[..start]) && is_zero(&to[end..]), "{bytes} from {start} on");
+            }
         }
     }
 }
