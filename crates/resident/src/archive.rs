@@ -151,7 +151,11 @@ unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
 unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
     // SAFETY: what they need is there, by the caller's word and as it was looked for.
     unsafe {
-        if is_x86_feature_detected!("avx512f") { copy_lines_512(from, to, bytes) } else { copy_lines_256(from, to, bytes) }
+        if is_x86_feature_detected!("avx512f") {
+            copy_lines_512(from, to, bytes)
+        } else {
+            copy_lines_256(from, to, bytes)
+        }
     }
 }
 

@@ -139,6 +139,8 @@ pub(crate) struct Outbox<'a> {
     /// Word index of the outbound slot, if the answer goes to the host.
     pub(crate) slot: Option<usize>,
     pub(crate) answer: Option<Answer>,
+    /// What of the answer does not fit into its slot.
+    pub(crate) beside: Option<Attachment>,
     /// The answer's bytes, if it goes elsewhere.
     pub(crate) scratch: &'a mut Vec<u8>,
     pub(crate) emissions: &'a mut VecDeque<Emission>,
@@ -146,11 +148,12 @@ pub(crate) struct Outbox<'a> {
     pub(crate) silent: bool,
 }
 
-#[derive(Debug)]
+/// An answer that was written. It is small, because it is handed on while its parts are still on their way to memory, and what was
+/// written in parts and is read as one has to arrive there first.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Answer {
     pub(crate) kind: u32,
     pub(crate) length: usize,
-    pub(crate) attachment: Option<Attachment>,
     /// It lies in the slot, and nothing has to be sent before it.
     pub(crate) in_place: bool,
 }
@@ -196,7 +199,10 @@ impl Outbox<'_> {
             // SAFETY: that much was written, and there is room for it.
             unsafe { self.scratch.set_len(length) };
         }
-        self.answer = Some(Answer { kind, length, attachment, in_place: in_place.is_some() });
+        self.answer = Some(Answer { kind, length, in_place: in_place.is_some() });
+        if attachment.is_some() {
+            self.beside = attachment;
+        }
         Ok(())
     }
 }

@@ -103,6 +103,8 @@ struct Life {
     emissions: VecDeque<Emission>,
     pending: VecDeque<Pending>,
     scratch: Vec<u8>,
+    /// What belongs to an answer that was given to the caller.
+    beside: Option<Attachment>,
     seat: Seat,
     /// The kernels whose room is waited for.
     link_seats: Vec<(Arc<Port>, Seat)>,
@@ -136,6 +138,7 @@ impl Kernel {
             emissions: VecDeque::new(),
             pending: VecDeque::new(),
             scratch: Vec::new(),
+            beside: None,
             seat: Seat::default(),
             link_seats: Vec::new(),
         };
@@ -254,7 +257,8 @@ impl Kernel {
             port.clock.see(clock);
             let length = answer.length as u32;
             let header = Header { kind: answer.kind, length, correlation: header.id, clock, ..Header::default() };
-            read(&header, bytes, answer.attachment)
+            let beside = if life.beside.is_some() { life.beside.take() } else { None };
+            read(&header, bytes, beside)
         });
         life.passed(port, ring, number as u32, head.high);
         (header.id, answer)
@@ -405,6 +409,7 @@ impl Life {
             port,
             slot: to_host.then_some(slot),
             answer: None,
+            beside: None,
             scratch: &mut self.scratch,
             emissions: &mut self.emissions,
             silent: false,
@@ -426,8 +431,9 @@ impl Life {
         let asked = self.asked.is_some();
         let sampled = asked && (self.doubted || self.counts.handled.is_multiple_of(SAMPLED));
         let start = (willing && (ask || asked) && (sampled || self.brief < PROOF)).then(|| self.ticks.now());
-        let result =
-            catch_unwind(AssertUnwindSafe(|| behaviour.handle(header, bytes, attachment.as_ref(), &mut outbox)));
+        // An error is large, and nobody is to carry room for one.
+        let handled = || behaviour.handle(header, bytes, attachment.as_ref(), &mut outbox).err().map(Box::new);
+        let result = catch_unwind(AssertUnwindSafe(handled));
         if let Some(start) = start {
             let brief = self.ticks.now().wrapping_sub(start) < BRIEF;
             // Once may have been the system's fault, which interrupts whom it likes.
@@ -441,34 +447,40 @@ impl Life {
         if mute {
             outbox.emissions.clear();
         }
-        let answer = outbox.answer.take();
+        let answer = outbox.answer.filter(|_| answers);
+        let beside = if outbox.beside.is_some() { outbox.beside.take() } else { None };
         drop(attachment);
         // As on a device without a clock: later than the message, and than the last one.
         self.counts.clock = self.counts.clock.max(header.clock.raw()) + 1;
         let clock = Moment::from_raw(self.counts.clock);
         let mut given = None;
         match result {
-            Ok(Ok(())) => {
+            Ok(None) => {
                 self.counts.handled += 1;
                 self.since_checkpoint += 1;
-                self.counts.sent += u64::from(answer.as_ref().is_some_and(|answer| answer.in_place && answers));
+                self.counts.sent += u64::from(answer.is_some_and(|answer| answer.in_place));
                 self.publish_counts(port);
-                match answer.filter(|_| answers) {
-                    Some(answer) if answer.in_place && wanted => given = Some((answer, clock)),
-                    Some(answer) if answer.in_place => self.reply(port, header, answer, clock),
-                    answer => self.send_on(port, header, answer, clock),
+                match answer {
+                    Some(answer) if answer.in_place && wanted => {
+                        given = Some((answer, clock));
+                        if beside.is_some() {
+                            self.beside = beside;
+                        }
+                    }
+                    Some(answer) if answer.in_place => self.reply(port, header, answer, beside, clock),
+                    answer => self.send_on(port, header, answer.map(|answer| (answer, beside)), clock),
                 }
                 if self.checkpoint_every.is_some_and(|every| self.since_checkpoint >= every) {
                     self.checkpoint(port);
                     self.publish_counts(port);
                 }
             }
-            Ok(Err(error)) => {
+            Ok(Some(error)) => {
                 self.counts.failed += 1;
                 self.emissions.clear();
                 self.publish_counts(port);
                 if answers {
-                    let code = match error {
+                    let code = match *error {
                         Error::WrongType { .. } => fault::WRONG_TYPE,
                         Error::WrongLength { .. } | Error::Misaligned { .. } => fault::WRONG_LENGTH,
                         Error::NoPayload => fault::NO_PAYLOAD,
@@ -484,7 +496,7 @@ impl Life {
 
     /// Publishes the answer that lies in the next outbound slot.
     #[inline]
-    fn reply(&mut self, port: &Port, to: &Header, answer: Answer, clock: Moment) {
+    fn reply(&mut self, port: &Port, to: &Header, answer: Answer, beside: Option<Attachment>, clock: Moment) {
         let header = Header {
             kind: answer.kind,
             length: answer.length as u32,
@@ -492,7 +504,7 @@ impl Life {
             clock,
             ..Header::default()
         };
-        self.publish(port, header, answer.attachment);
+        self.publish(port, header, beside);
     }
 
     /// Says that a message failed, and why.
@@ -522,7 +534,7 @@ impl Life {
     }
 
     /// What the handler sent besides its answer, and the answer if it goes to other kernels or comes after them.
-    fn send_on(&mut self, port: &Port, to: &Header, answer: Option<Answer>, clock: Moment) {
+    fn send_on(&mut self, port: &Port, to: &Header, answer: Option<(Answer, Option<Attachment>)>, clock: Moment) {
         if self.emissions.is_empty() && answer.is_none() {
             return;
         }
@@ -532,7 +544,7 @@ impl Life {
             let letter = Letter { kind, clock, bytes, attachment };
             self.pending.push_back(Pending { letter, correlation: 0, to: to_links() });
         }
-        if let Some(Answer { kind, attachment, .. }) = answer {
+        if let Some((Answer { kind, .. }, attachment)) = answer {
             let (correlation, to) = if to.is_ask() { (to.id, None) } else { (0, to_links()) };
             let letter = Letter { kind, clock, bytes: self.scratch.clone(), attachment };
             self.pending.push_back(Pending { letter, correlation, to });
