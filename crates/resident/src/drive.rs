@@ -14,45 +14,22 @@
 //! it after it gave the right back. Who leaves a message for itself has seen, after it was sent, that the worker minds; and
 //! one that no longer does says so before it leaves its waker. `tests/loom.rs` has the model.
 
-use std::sync::{Mutex, MutexGuard, TryLockError, atomic::Ordering};
+use std::sync::atomic::Ordering;
 
-use millrace_ring::poll_while_worthwhile;
+use millrace_ring::{Turnstile, poll_while_worthwhile};
 
 use crate::{
     header::Header,
     kernel::{Kernel, Step},
-    port::{Attachment, Outgoing, Port, lock},
+    port::{Attachment, Outgoing, Port},
     slots::Refusal,
 };
 
 /// Messages that an asker runs at most: its own, and those before it.
 pub(crate) const MOST: u32 = 8;
 
-/// A kernel, and the right to run it.
-pub(crate) struct Wheel {
-    /// None once it has ended.
-    kernel: Mutex<Option<Kernel>>,
-}
-
-impl Wheel {
-    pub(crate) fn new(kernel: Kernel) -> Self {
-        Self { kernel: Mutex::new(Some(kernel)) }
-    }
-
-    /// Takes the right, waiting for it.
-    pub(crate) fn take(&self) -> MutexGuard<'_, Option<Kernel>> {
-        lock(&self.kernel)
-    }
-
-    /// Takes the right if nobody has it.
-    pub(crate) fn try_take(&self) -> Option<MutexGuard<'_, Option<Kernel>>> {
-        match self.kernel.try_lock() {
-            Ok(kernel) => Some(kernel),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-}
+/// A kernel, and the right to run it: none once it has ended. Who asks again and again, alone, has it for nothing.
+pub(crate) type Wheel = Turnstile<Option<Kernel>>;
 
 /// Runs a kernel that somebody has the right to; one that has ended is dropped.
 pub(crate) fn run(slot: &mut Option<Kernel>, budget: usize) -> Step {
@@ -65,9 +42,9 @@ pub(crate) fn run(slot: &mut Option<Kernel>, budget: usize) -> Step {
 }
 
 /// What came of a message whose sender ran the kernel.
-pub(crate) enum Ran<R> {
-    /// Its answer.
-    Answered(R),
+pub(crate) enum Ran {
+    /// Its answer was read.
+    Answered,
     /// The answer to the message of this number is where answers are, or will be.
     Sent(u64),
 }
@@ -79,7 +56,7 @@ impl Port {
     fn drive<R>(&self, urgent: bool, work: impl FnOnce(&mut Kernel) -> Option<(R, bool)>) -> Option<R> {
         // Before the right: the worker that has it is not to be disturbed.
         let wheel = self.wheel.get().filter(|_| self.brief.load(Ordering::Relaxed))?;
-        let mut turn = wheel.try_take().or_else(|| poll_while_worthwhile(|| wheel.try_take()))?;
+        let mut turn = wheel.try_pass().or_else(|| poll_while_worthwhile(|| wheel.try_pass()))?;
         let kernel = turn.as_mut().filter(|kernel| kernel.is_brief())?;
         // Urgent messages are the worker's, and so are many, or those that are overtaken.
         let ((high, normal), most) = (self.depth(), if urgent { 1 } else { MOST });
@@ -94,19 +71,19 @@ impl Port {
         Some(result)
     }
 
-    /// Runs the kernel with a message, and reads its answer. None if it was not sent, because somebody else runs the kernel
+    /// Runs the kernel with a message, and has its answer read. None if it was not sent, because somebody else runs the kernel
     /// or it is better left to its worker.
     #[inline]
-    pub(crate) fn call<R>(
+    pub(crate) fn call(
         &self,
         message: &mut Outgoing<'_>,
-        read: impl FnOnce(&Header, &[u8], Option<Attachment>) -> R,
-    ) -> Option<Ran<R>> {
+        read: impl FnOnce(&Header, &[u8], Option<Attachment>),
+    ) -> Option<Ran> {
         self.drive(message.head.high, |kernel| {
             let number = self.claim(message.head.high).ok()?;
             if kernel.reaches(number, &message.head, MOST) {
-                let (id, answer) = kernel.call(number, message, read);
-                return Some((answer.map_or(Ran::Sent(id), Ran::Answered), kernel.is_done()));
+                let (id, answered) = kernel.call(number, message, read);
+                return Some((if answered { Ran::Answered } else { Ran::Sent(id) }, kernel.is_done()));
             }
             let id = self.put(number, message);
             Some((Ran::Sent(id), kernel.run_until(id, message.head.clock, MOST)))

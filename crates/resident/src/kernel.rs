@@ -231,14 +231,14 @@ impl Kernel {
             && port.rings.out.is_free(&port.region, life.out as u32)
     }
 
-    /// Handles a message that [is next](Self::is_next), and reads its answer; none if it is where answers are, or will be.
+    /// Handles a message that [is next](Self::is_next), and has its answer read; false if it is where answers are, or will be.
     #[inline]
-    pub(crate) fn call<R>(
+    pub(crate) fn call(
         &mut self,
         number: u64,
         message: &Outgoing<'_>,
-        read: impl FnOnce(&Header, &[u8], Option<Attachment>) -> R,
-    ) -> (u64, Option<R>) {
+        read: impl FnOnce(&Header, &[u8], Option<Attachment>),
+    ) -> (u64, bool) {
         let (port, life) = (&*self.port, &mut self.life);
         let Outgoing { head, bytes, .. } = message;
         let header = head.header(number, bytes.len(), head.flags);
@@ -248,7 +248,7 @@ impl Kernel {
         life.asked = Some(head.clock);
         let answer = life.handle(port, &header, bytes, true);
         life.asked = None;
-        let answer = answer.map(|(answer, clock)| {
+        if let Some((answer, clock)) = answer {
             // SAFETY: the slot is free, so nobody but the kernel has to do with it, and that much of it was just written.
             let bytes = unsafe {
                 let start = port.region.payload(port.rings.out.at(life.out as u32));
@@ -258,10 +258,10 @@ impl Kernel {
             let length = answer.length as u32;
             let header = Header { kind: answer.kind, length, correlation: header.id, clock, ..Header::default() };
             let beside = if life.beside.is_some() { life.beside.take() } else { None };
-            read(&header, bytes, beside)
-        });
+            read(&header, bytes, beside);
+        }
         life.passed(port, ring, number as u32, head.high);
-        (header.id, answer)
+        (header.id, answer.is_some())
     }
 
     /// Leaves a waker with everything that could give the kernel something to do. The caller must run it once more.
@@ -449,7 +449,9 @@ impl Life {
         }
         let answer = outbox.answer.filter(|_| answers);
         let beside = if outbox.beside.is_some() { outbox.beside.take() } else { None };
-        drop(attachment);
+        if attachment.is_some() {
+            drop(attachment);
+        }
         // As on a device without a clock: later than the message, and than the last one.
         self.counts.clock = self.counts.clock.max(header.clock.raw()) + 1;
         let clock = Moment::from_raw(self.counts.clock);

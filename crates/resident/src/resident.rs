@@ -458,10 +458,19 @@ impl<H: Handler> Resident<H> {
         let mut outgoing = self.outgoing(&message, priority, flags::ASK | willing, &mut attachment);
         if deadline.is_none() {
             outgoing.head.quietly = true;
-            match self.port().call(&mut outgoing, decode::<H::Reply>) {
-                Some(Ran::Answered(answer)) => return answer,
-                Some(Ran::Sent(id)) => return self.answer(id, None),
-                None => {}
+            // Each by itself: an answer is small, and an error is not.
+            let (mut answer, mut error) = (None, None);
+            let read = |header: &Header, bytes: &[u8], beside| match decode::<H::Reply>(header, bytes, beside) {
+                Ok(reply) => answer = Some(reply),
+                Err(failure) => error = Some(failure),
+            };
+            match (self.port().call(&mut outgoing, read), answer) {
+                (Some(Ran::Answered), Some(answer)) => return Ok(answer),
+                (Some(Ran::Sent(id)), _) => return self.answer(id, None),
+                _ => {}
+            }
+            if let Some(error) = error {
+                return Err(error);
             }
             outgoing.head.quietly = false;
         }

@@ -76,7 +76,7 @@ impl Residency {
                 }
             }
             let (sign_off, wait, port) = (SignOff(self.own.clone()), options.wait, kernel.port().clone());
-            let wheel = Arc::new(Wheel::new(kernel));
+            let wheel = Arc::new(Wheel::new(Some(kernel)));
             // A worker that never sleeps always has the right.
             if wait != WaitPolicy::Spin {
                 let _ = port.wheel.set(wheel.clone());
@@ -91,13 +91,13 @@ impl Residency {
                 worker.live(wait);
             });
             if spawned.is_err() {
-                *wheel.take() = None;
+                *wheel.lock() = None;
             }
             return spawned;
         }
         let shared = self.shared()?;
         let port = kernel.port().clone();
-        let wheel = Arc::new(Wheel::new(kernel));
+        let wheel = Arc::new(Wheel::new(Some(kernel)));
         let _ = port.wheel.set(wheel.clone());
         let task = Task {
             wheel,
@@ -128,7 +128,7 @@ impl Residency {
 
 /// The life of a kernel that never sleeps.
 fn spin(wheel: &Wheel) {
-    let (mut kernel, mut idle) = (wheel.take(), 0u32);
+    let (mut kernel, mut idle) = (wheel.lock(), 0u32);
     loop {
         match drive::run(&mut kernel, TURN) {
             Step::Ended => return,
@@ -182,7 +182,7 @@ impl Worker<'_> {
         if self.stirred < PATIENCE && self.port.brief.load(Ordering::Relaxed) {
             return None;
         }
-        let mut kernel = self.wheel.try_take()?;
+        let mut kernel = self.wheel.try_lock()?;
         self.turn(&mut kernel)
     }
 
@@ -201,7 +201,7 @@ impl Worker<'_> {
                 if minds && port.work.has_listeners() {
                     return None; // its waker is where it left it, and nobody called it
                 }
-                let mut kernel = wheel.take();
+                let mut kernel = wheel.lock();
                 if let (Some(kernel), Some(waker)) = (&mut *kernel, waker) {
                     kernel.register(waker);
                 }
@@ -211,7 +211,7 @@ impl Worker<'_> {
                 return found;
             }
             lies = port.is_before(tails);
-            if lies && let Some(kernel) = &mut *wheel.take() {
+            if lies && let Some(kernel) = &mut *wheel.lock() {
                 kernel.forget_askers();
             }
         }
@@ -255,7 +255,7 @@ impl Wake for Task {
 impl Task {
     /// A turn.
     fn run(self: Arc<Self>) {
-        let mut slot = self.wheel.take();
+        let mut slot = self.wheel.lock();
         let Some(kernel) = &mut *slot else { return };
         self.state.store(RUNNING, Ordering::Release);
         let mut step = kernel.run(TURN);

@@ -108,6 +108,27 @@ impl Bias {
     /// ```
     #[inline]
     pub fn close(&self) -> bool {
+        self.close_or(|| self.wait())
+    }
+
+    /// [`Self::close`] without waiting.
+    ///
+    /// ```
+    /// let bias = millrace_ring::Bias::new();
+    /// (0..10_000).for_each(|_| bias.count());
+    /// let inside = bias.enter();
+    /// std::thread::scope(|s| s.spawn(|| assert!(!bias.try_close())).join().unwrap());
+    /// drop(inside);
+    /// assert!(bias.try_close() && bias.enter().is_none(), "somebody else came");
+    /// ```
+    #[inline]
+    pub fn try_close(&self) -> bool {
+        self.close_or(|| false)
+    }
+
+    /// `wait` says whether the owner is outside by then.
+    #[inline(always)]
+    fn close_or(&self, wait: impl FnOnce() -> bool) -> bool {
         let (me, owner) = (me(), self.owner.load(Ordering::Relaxed));
         if owner == me {
             return !self.inside.load(Ordering::Relaxed);
@@ -117,7 +138,7 @@ impl Bias {
             fence::heavy();
         }
         // Also if somebody else ended it, who may have waited in vain.
-        if self.inside.load(Ordering::Acquire) && !self.wait() {
+        if self.inside.load(Ordering::Acquire) && !wait() {
             return false;
         }
         if self.candidate.load(Ordering::Relaxed) != me && self.turns.load(Ordering::Relaxed) != 0 {

@@ -37,6 +37,7 @@ mod solo;
 pub mod spsc;
 mod sync;
 mod ticks;
+mod turnstile;
 mod wait;
 
 pub use bell::{Bell, Seat, prefetch_to_write, sleep_until};
@@ -51,4 +52,5 @@ pub use poll::poll_while_worthwhile;
 pub use slab::{Loan, MAX_OUT, Recycle, Slab};
 pub use solo::{Alone, Solo};
 pub use ticks::TickClock;
+pub use turnstile::{Turn, Turnstile};
 pub use wait::prepare;

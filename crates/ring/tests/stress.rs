@@ -8,7 +8,7 @@ use std::{
 };
 
 use millrace_ring::{
-    BriefLock, RecvDeadlineError, Solo, TryRecvError, TrySendError, mpsc,
+    BriefLock, RecvDeadlineError, Solo, TryRecvError, TrySendError, Turnstile, mpsc,
     reply::{ReplyPool, ReplySender},
     spsc,
 };
@@ -148,37 +148,58 @@ fn a_million_requests_get_the_answer_that_belongs_to_them() {
     assert_eq!(replies.in_use(), 0);
 }
 
-#[test]
-fn a_lock_whose_owner_changes_its_mind_a_thousand_times_lets_one_in_at_a_time() {
+/// Two numbers that are always the same.
+type Pair = (u64, u64);
+
+fn add_to(pair: &mut Pair) {
+    pair.0 += 1;
+    pair.1 += 1;
+    assert_eq!(pair.0, pair.1);
+}
+
+/// One that adds long enough in a row to own a lock, again and again, and two that end that. How often they added in all.
+fn change_the_owner(often: impl Fn() + Sync, seldom: impl Fn() + Sync) -> u64 {
     const ROUNDS: u64 = if cfg!(miri) { 2 } else { 1000 };
-    let lock = BriefLock::new((0u64, 0u64));
-    let add = || {
-        let mut pair = lock.lock();
-        pair.0 += 1;
-        pair.1 += 1;
-        assert_eq!(pair.0, pair.1);
-    };
     thread::scope(|s| {
-        // One that takes it long enough in a row to own it, again and again, and two that end that.
         s.spawn(|| {
             for round in 0..ROUNDS {
-                (0..3000).for_each(|_| add());
+                (0..3000).for_each(|_| often());
                 if round % 8 == 0 {
                     thread::sleep(Duration::from_micros(50));
                 }
             }
         });
         for pause in [30, 170] {
+            let seldom = &seldom;
             s.spawn(move || {
                 for round in 0..ROUNDS {
-                    (0..round % 5).for_each(|_| add());
+                    (0..round % 5).for_each(|_| seldom());
                     thread::sleep(Duration::from_micros(pause));
                 }
             });
         }
     });
     let some: u64 = (0..ROUNDS).map(|round| round % 5).sum();
-    assert_eq!(*lock.lock(), (3000 * ROUNDS + 2 * some, 3000 * ROUNDS + 2 * some));
+    3000 * ROUNDS + 2 * some
+}
+
+#[test]
+fn a_lock_whose_owner_changes_its_mind_a_thousand_times_lets_one_in_at_a_time() {
+    let lock = BriefLock::new((0, 0));
+    let add = || add_to(&mut lock.lock());
+    let added = change_the_owner(add, add);
+    assert_eq!(*lock.lock(), (added, added));
+}
+
+#[test]
+fn a_turnstile_whose_owner_changes_its_mind_a_thousand_times_lets_one_in_at_a_time() {
+    let (gate, missed) = (Turnstile::new((0, 0)), AtomicU64::new(0));
+    let pass = || match gate.try_pass() {
+        Some(mut turn) => add_to(&mut turn),
+        None => drop(missed.fetch_add(1, Ordering::Relaxed)),
+    };
+    let added = change_the_owner(pass, || add_to(&mut gate.lock())) - missed.load(Ordering::Relaxed);
+    assert_eq!(*gate.lock(), (added, added));
 }
 
 #[test]

@@ -404,6 +404,58 @@ mod lock {
         });
     }
 
+    type Gate = millrace_ring::Turnstile<loom::cell::UnsafeCell<i32>>;
+
+    /// A turnstile that the calling thread passes, and has passed or gone through so many times.
+    fn passed(times: i32) -> loom::sync::Arc<Gate> {
+        let gate = loom::sync::Arc::new(Gate::new(loom::cell::UnsafeCell::new(0)));
+        (0..times).for_each(|_| assert!(pass(&gate)));
+        gate
+    }
+
+    /// Adds one, if nobody else is inside.
+    fn pass(gate: &Gate) -> bool {
+        let turn = gate.try_pass();
+        // SAFETY: what the models are to show.
+        turn.map(|turn| turn.with_mut(|n| unsafe { *n += 1 })).is_some()
+    }
+
+    #[test]
+    fn who_passes_a_turnstile_and_one_who_waits_for_it_are_not_inside_together() {
+        loom::model(|| {
+            let gate = passed(3);
+            let theirs = gate.clone();
+            // SAFETY: what the model is to show.
+            let other = thread::spawn(move || theirs.lock().with_mut(|n| unsafe { *n += 1 }));
+            let more = i32::from(pass(&gate)) + i32::from(pass(&gate));
+            other.join().unwrap();
+            // SAFETY: the other thread is gone.
+            assert_eq!(gate.lock().with(|n| unsafe { *n }), 3 + more + 1);
+        });
+    }
+
+    #[test]
+    fn of_two_who_pass_a_turnstile_one_at_a_time_is_inside() {
+        loom::model(|| {
+            let gate = passed(3);
+            let theirs = gate.clone();
+            let other = thread::spawn(move || i32::from(pass(&theirs)) + i32::from(pass(&theirs)));
+            let mine = i32::from(pass(&gate)) + i32::from(pass(&gate));
+            let others = other.join().unwrap();
+            // SAFETY: the other thread is gone.
+            assert_eq!(gate.lock().with(|n| unsafe { *n }), 3 + mine + others);
+        });
+    }
+
+    #[test]
+    fn nobody_gets_into_a_turnstile_twice() {
+        loom::model(|| {
+            let gate = passed(3);
+            let turn = gate.try_pass();
+            assert!(turn.is_some() && gate.try_pass().is_none() && gate.try_lock().is_none());
+        });
+    }
+
     #[test]
     fn who_looks_whether_the_owner_is_inside_is_seen_or_sees_it() {
         loom::model(|| {
