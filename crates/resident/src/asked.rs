@@ -69,17 +69,20 @@ pub(crate) fn look_for_any<R>(
 }
 
 /// What an answer says if it is no answer.
+#[inline(always)]
 pub(crate) fn failure(header: &Header, attachment: Option<&Attachment>) -> Result<()> {
-    if header.flags & flags::FAILED == 0 {
-        return Ok(());
-    }
+    if header.flags & flags::FAILED == 0 { Ok(()) } else { Err(reason_of(header, attachment)) }
+}
+
+#[cold]
+fn reason_of(header: &Header, attachment: Option<&Attachment>) -> Error {
     let reason = match attachment {
         Some(Attachment::Reason(reason)) => reason.clone(),
         _ => fault::text(header.buffer).into(),
     };
-    Err(match header.buffer {
+    match header.buffer {
         fault::PANIC => Error::Panicked(reason),
         fault::NO_PAYLOAD => Error::NoPayload,
         _ => Error::Corrupt(reason),
-    })
+    }
 }

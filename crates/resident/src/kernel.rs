@@ -36,7 +36,7 @@ const PROOF: u32 = 32;
 const SOON: u64 = 50; // microseconds
 
 /// One in so many is timed once the handler is known to be brief.
-const SAMPLED: u64 = 8;
+const SAMPLED: u64 = 32;
 
 /// What came of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

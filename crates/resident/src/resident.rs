@@ -238,7 +238,7 @@ impl Drop for Base {
 }
 
 /// Reads a plain answer.
-#[inline]
+#[inline(always)]
 fn decode<R: Message>(header: &Header, bytes: &[u8], attachment: Option<Attachment>) -> Result<R> {
     failure(header, attachment.as_ref())?;
     check_kind(header, bytes, R::TYPE)?;
