@@ -349,6 +349,7 @@ fn mixed_workload(effort: &Effort, way: &mut impl Way) -> Result<Vec<Metric>> {
 fn operations(effort: &Effort, way: &mut impl Way) -> Result<Vec<Metric>> {
     let mut n = 0u32;
     let mut frames = Vec::new();
+    warm_up(effort.turn / 4, &mut || (0..MIXED).try_for_each(|n| operation(way, n, true)))?;
     for _ in 0..effort.runs {
         let (first, start) = (n, Instant::now());
         // Asking what time it is takes half as long as an operation: once for every four of them.

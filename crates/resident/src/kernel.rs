@@ -36,7 +36,7 @@ const PROOF: u32 = 32;
 const SOON: u64 = 50; // microseconds
 
 /// One in so many is timed once the handler is known to be brief.
-const SAMPLED: u64 = 32;
+const SAMPLED: u64 = 8;
 
 /// What came of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -470,6 +470,7 @@ impl Life {
                         }
                     }
                     Some(answer) if answer.in_place => self.reply(port, header, answer, beside, clock),
+                    None if self.emissions.is_empty() => {}
                     answer => self.send_on(port, header, answer.map(|answer| (answer, beside)), clock),
                 }
                 if self.checkpoint_every.is_some_and(|every| self.since_checkpoint >= every) {
@@ -537,9 +538,6 @@ impl Life {
 
     /// What the handler sent besides its answer, and the answer if it goes to other kernels or comes after them.
     fn send_on(&mut self, port: &Port, to: &Header, answer: Option<(Answer, Option<Attachment>)>, clock: Moment) {
-        if self.emissions.is_empty() && answer.is_none() {
-            return;
-        }
         let links = self.links.all();
         let to_links = || (!links.is_empty()).then(|| links.to_vec());
         for Emission { kind, bytes, attachment } in self.emissions.drain(..) {

@@ -298,7 +298,11 @@ impl Port {
         deadline: Option<Instant>,
         mut inject: impl FnMut() -> Result<u64, Refusal>,
     ) -> Result<u64> {
-        let attempt = || self.sent(inject());
+        let mut attempt = || self.sent(inject());
+        // Usually there is room.
+        if let Some(result) = attempt() {
+            return result;
+        }
         self.patiently(deadline, attempt, |until, attempt| self.room.wait_for_room(Some(until), false, attempt))
     }
 
