@@ -63,7 +63,7 @@ impl Work {
 
     /// How many dispatches of the size of its largest it amounts to: what ends a sum, say, counts for nothing beside what begins it.
     fn dispatches(self) -> u32 {
-        if self.largest == 0 { 0 } else { (self.groups / self.largest).min(u64::from(u32::MAX)) as u32 }
+        self.groups.checked_div(self.largest).map_or(0, |many| many.min(u64::from(u32::MAX)) as u32)
     }
 }
 

@@ -286,8 +286,14 @@ impl Port {
     }
 
     /// [`Self::inject`], waiting for room: until the deadline, or without one for as long as the kernel makes progress.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn inject_blocking(&self, message: &mut Outgoing<'_>, deadline: Option<Instant>) -> Result<u64> {
+        // Usually there is room.
+        self.inject(message).or_else(|_| self.inject_patiently(message, deadline))
+    }
+
+    #[cold]
+    fn inject_patiently(&self, message: &mut Outgoing<'_>, deadline: Option<Instant>) -> Result<u64> {
         self.send_blocking(deadline, || self.inject(message))
     }
 
@@ -298,11 +304,7 @@ impl Port {
         deadline: Option<Instant>,
         mut inject: impl FnMut() -> Result<u64, Refusal>,
     ) -> Result<u64> {
-        let mut attempt = || self.sent(inject());
-        // Usually there is room.
-        if let Some(result) = attempt() {
-            return result;
-        }
+        let attempt = || self.sent(inject());
         self.patiently(deadline, attempt, |until, attempt| self.room.wait_for_room(Some(until), false, attempt))
     }
 
