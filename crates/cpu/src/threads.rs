@@ -20,12 +20,15 @@ use crate::node::{self, Node};
 const PARTS: u64 = 4;
 /// The most memory nodes that are told apart.
 const MAX_NODES: usize = 16;
+/// The most stretches that work is cut into.
+const MAX_STRETCHES: usize = 64;
 
 /// The threads of one device. They are started when first needed, so that opening a device costs nothing.
 ///
-/// Where a machine's memory has several nodes, each thread stays on the cores of one, and work is cut into as many stretches
-/// as there are nodes: a thread takes from its own node's stretch before it helps with others'. Memory belongs to the node
-/// whose thread writes it first, and the same stretch of an array of the same size is that node's again in the next launch.
+/// Work is cut into a stretch for each thread, which takes from its own before it helps with others'. The same stretch of an
+/// array of the same size is that thread's again in the next launch: what its processor's cache still has of it is used. Where a
+/// machine's memory has several nodes, each thread stays on the cores of one, the stretches of a node are neighbours, and memory
+/// belongs to the node whose thread writes it first.
 #[derive(Debug)]
 pub(crate) struct Team {
     count: usize,
@@ -47,13 +50,14 @@ impl Team {
 
     fn start(&self) -> Vec<JoinHandle<()>> {
         let helper = |n: usize| {
-            let (crew, node) = (self.crew.clone(), n % self.nodes.len().max(1));
+            let (crew, nodes) = (self.crew.clone(), self.nodes.len().max(1));
+            let (node, place) = (n % nodes, n / nodes);
             let home = self.nodes.get(node).filter(|_| self.nodes.len() > 1).cloned();
             let serve = move || {
                 if let Some(home) = home {
                     home.stay();
-                    HOME.set(Some(node));
                 }
+                SEAT.set(Some(Seat { node, place }));
                 crew.serve();
             };
             Builder::new().name(format!("millrace-team-{n}")).spawn(serve).ok()
@@ -61,19 +65,26 @@ impl Team {
         (1..self.count).map_while(helper).collect()
     }
 
-    /// The node of the calling thread.
-    fn home(&self) -> usize {
-        if self.nodes.len() < 2 {
-            return 0;
-        }
-        // A caller may be moved at any time: then its guess is wrong for one launch.
-        HOME.get().or_else(|| self.nodes.iter().position(Node::is_here)).unwrap_or_default()
+    /// Where the calling thread belongs.
+    fn seat(&self) -> Seat {
+        SEAT.get().unwrap_or_else(|| {
+            // A caller may be moved at any time: then its guess is wrong for one launch.
+            let here = if self.nodes.len() < 2 { None } else { self.nodes.iter().position(Node::is_here) };
+            Seat { node: here.unwrap_or_default(), place: 0 }
+        })
     }
 }
 
+/// Where a thread belongs: a node, and a place among those who stay there.
+#[derive(Debug, Clone, Copy)]
+struct Seat {
+    node: usize,
+    place: usize,
+}
+
 thread_local! {
-    /// The node that a helper stays on.
-    static HOME: Cell<Option<usize>> = const { Cell::new(None) };
+    /// That of a helper.
+    static SEAT: Cell<Option<Seat>> = const { Cell::new(None) };
 }
 
 impl Drop for Team {
@@ -92,12 +103,15 @@ impl Threads for Team {
     }
 
     fn for_each(&self, n: u64, each: &(dyn Fn(u64) + Sync)) {
-        let stretches = self.nodes.len().max(1) as u64;
+        let nodes = self.nodes.len().max(1);
+        let places = self.count.div_ceil(nodes).clamp(1, MAX_STRETCHES / nodes);
+        let stretches = (nodes * places) as u64;
         let start = |stretch: u64| n * stretch / stretches;
-        let next: ArrayVec<AtomicU64, MAX_NODES> = (0..stretches).map(|stretch| start(stretch).into()).collect();
+        let next: ArrayVec<AtomicU64, MAX_STRETCHES> = (0..stretches).map(|stretch| start(stretch).into()).collect();
         let parts = (self.count as u64 * PARTS).div_ceil(stretches);
         let work = || {
-            let home = self.home() as u64;
+            let Seat { node, place } = self.seat();
+            let home = (node * places + place % places) as u64;
             for stretch in (home..stretches).chain(0..home) {
                 let (next, end) = (&next[stretch as usize], start(stretch + 1));
                 let after = |piece: u64| (piece < end).then(|| piece + (end - piece).div_ceil(parts));
@@ -151,14 +165,17 @@ mod tests {
 
     #[test]
     fn every_piece_is_done_once_whatever_the_nodes() {
-        for nodes in [0, 1, 2, 3, MAX_NODES + 4] {
-            let team = Team::over(3, &vec![Node::of(&[0, 1]); nodes]);
+        for (nodes, count) in [0, 1, 2, 3, MAX_NODES + 4].into_iter().flat_map(|nodes| [(nodes, 3), (nodes, 70)]) {
+            let team = Team::over(count, &vec![Node::of(&[0, 1]); nodes]);
             for n in [0, 1, 2, 7, 100, 1001] {
                 let done: Vec<_> = (0..n).map(|_| AtomicU64::new(0)).collect();
                 team.for_each(n, &|piece| {
                     done[piece as usize].fetch_add(1, Ordering::Relaxed);
                 });
-                assert!(done.iter().all(|times| times.load(Ordering::Relaxed) == 1), "{n} pieces, {nodes} nodes");
+                assert!(
+                    done.iter().all(|times| times.load(Ordering::Relaxed) == 1),
+                    "{n} pieces, {nodes} nodes, {count} threads"
+                );
             }
         }
     }
@@ -172,5 +189,28 @@ mod tests {
         let order = std::sync::Mutex::new(Vec::new());
         team.for_each(9, &|piece| order.lock().unwrap().push(piece));
         assert_eq!(order.into_inner().unwrap(), [3, 4, 5, 6, 7, 8, 0, 1, 2]);
+    }
+
+    #[test]
+    fn every_thread_begins_with_the_same_stretch_again_and_helps_with_others() {
+        let team = Team::over(2, &[Node::of(&[0, 1])]);
+        let firsts = |pause: bool| {
+            let first = std::sync::Mutex::new(std::collections::HashMap::new());
+            team.for_each(64, &|piece| {
+                first.lock().unwrap().entry(std::thread::current().id()).or_insert(piece);
+                // Long enough for both to come, or for one to do it all.
+                if pause {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            });
+            first.into_inner().unwrap()
+        };
+        let me = std::thread::current().id();
+        for _ in 0..5 {
+            let firsts = firsts(true);
+            assert_eq!((firsts.len(), firsts[&me]), (2, 0));
+            assert!(firsts.iter().all(|(thread, first)| *thread == me || *first == 32), "{firsts:?}");
+        }
+        assert_eq!(firsts(false)[&me], 0);
     }
 }
