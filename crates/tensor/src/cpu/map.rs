@@ -13,8 +13,11 @@ use super::{
 use crate::ops::Walk;
 use crate::simd::arch;
 
-/// Elements of a block whose result goes past the caches: more would be asked for at a time than can be under way.
-const STREAMED_BLOCK: usize = 256;
+/// Elements of a block whose result goes past the caches, with registers of so many bytes: more would be asked for at a time than
+/// can be under way, and of those with the widest registers four lines are enough.
+const fn streamed_block(register: usize) -> usize {
+    if register == 64 { 64 } else { 256 }
+}
 
 /// What an operation does with one element of each of its operands.
 pub(crate) trait Map<const N: usize>: 'static {
@@ -79,7 +82,7 @@ impl<M: Map<N>, const N: usize> WithSimd for Piece<'_, M, N> {
         }
         let mut rooms = [[M::In::zeroed(); BLOCK]; N];
         let mut result = [M::Out::zeroed(); BLOCK];
-        let block_of = if self.streamed { STREAMED_BLOCK } else { BLOCK };
+        let block_of = if self.streamed { streamed_block(size_of::<S::f32s>()) } else { BLOCK };
         for (n, out) in self.out.chunks_mut(block_of).enumerate() {
             let (start, len) = (self.start + n * block_of, out.len());
             let mut source = self.sources.iter();

@@ -9,7 +9,7 @@ use crate::{simd::arch,
     cpu::{
         BLOCK, PIECE, pieces,
         source::gather,
-        stream::{AHEAD, prefetch_behind},
+        stream::{AHEAD, asks_ahead, prefetch_behind},
         worth_threads,
     },
     math,
@@ -94,12 +94,15 @@ folds! {
 /// Folds elements that lie in order.
 #[inline(always)]
 pub(crate) fn fold<F: Fold>(x: &[F::X], mut acc: F::Acc) -> F::Acc {
+    let asks_ahead = asks_ahead();
     for block in x.chunks(LANES * DEPTH) {
         let mut lanes = [F::LANE; LANES];
         // Several rows at a time: what a lane waits for goes through memory, and only once for all of them.
         let mut fours = block.chunks_exact(ROWS * LANES);
         for rows in &mut fours {
-            prefetch_behind(rows, AHEAD);
+            if asks_ahead {
+                prefetch_behind(rows, AHEAD);
+            }
             for (i, lane) in lanes.iter_mut().enumerate() {
                 *lane = (0..ROWS).fold(*lane, |lane, row| F::step(lane, rows[row * LANES + i]));
             }
