@@ -19,7 +19,7 @@ const PASSED_OVER: u32 = 8;
 /// How long a worker naps: what is not urgent waits for it between one nap and two, unless a caller takes it before. As long
 /// as callers take everything before that, naps become longer, up to this: each one disturbs those who work, and may leave the
 /// threads of a software driver on other processors for a while. The first thing that no caller comes for then waits for at most
-/// half as long as callers had come for everything.
+/// as long as callers had come for everything.
 const NAP: Duration = Duration::from_micros(500);
 const LONGEST_NAP: Duration = Duration::from_millis(64);
 /// After so many naps in which nothing came, it sleeps until it is woken.

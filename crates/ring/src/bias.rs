@@ -91,7 +91,8 @@ impl Bias {
         (self.owner.load(Ordering::Relaxed) == me).then_some(inside)
     }
 
-    /// For whoever has taken the lock: sees to it that nobody passes it, and waits a while for the owner if it is inside.
+    /// For whoever has taken the lock: sees to it that nobody else passes it, and waits a while for the owner if it is inside.
+    /// (Who is the owner and takes the lock all the same has to see to it that it does not pass it meanwhile.)
     /// False if it still is, or if that is the caller itself: what the lock guards is not the caller's then.
     ///
     /// ```

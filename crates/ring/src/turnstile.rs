@@ -7,12 +7,24 @@ use std::{
     fmt,
     marker::PhantomData,
     ops::{Deref, DerefMut},
+    time::Duration,
 };
 
 use crate::{
     bias::{Bias, Inside},
     sync::{Mutex, MutexGuard, UnsafeCell, lock, try_lock},
 };
+
+/// How long who waits for the owner sleeps before it looks again: the owner does not know that somebody waits.
+const FIRST_NAP: Duration = Duration::from_micros(50);
+const LONGEST_NAP: Duration = Duration::from_millis(1);
+
+#[cfg(not(loom))]
+use std::thread::sleep;
+#[cfg(loom)]
+fn sleep(_: Duration) {
+    crate::sync::thread::yield_now();
+}
 
 /// A value that one thread at a time has the use of.
 ///
@@ -21,9 +33,11 @@ use crate::{
 /// for _ in 0..1000 {
 ///     *turnstile.try_pass().expect("nobody else is inside") += 1;
 /// }
-/// std::thread::scope(|s| s.spawn(|| *turnstile.lock() += 1).join().unwrap());
 /// let turn = turnstile.lock();
-/// assert!(*turn == 1001 && turnstile.try_pass().is_none() && turnstile.try_lock().is_none());
+/// assert!(*turn == 1000 && turnstile.try_pass().is_none() && turnstile.try_lock().is_none(), "once at a time");
+/// drop(turn);
+/// std::thread::scope(|s| s.spawn(|| *turnstile.lock() += 1).join().unwrap());
+/// assert_eq!(*turnstile.lock(), 1001);
 /// ```
 pub struct Turnstile<T> {
     lock: Mutex<()>,
@@ -48,8 +62,18 @@ impl<T> Turnstile<T> {
     /// assert_eq!(*turnstile.lock(), [1, 2]);
     /// ```
     pub fn lock(&self) -> Turn<'_, T> {
+        // The owner passes, so that it cannot do so while it holds the lock.
+        if let Some(turn) = self.pass() {
+            return turn;
+        }
         let locked = lock(&self.lock);
-        while !self.bias.close() {} // it waits; for good if this very thread is inside
+        let (mut closed, mut nap) = (self.bias.close(), FIRST_NAP);
+        // For good if this very thread is inside.
+        while !closed {
+            sleep(nap);
+            nap = (2 * nap).min(LONGEST_NAP);
+            closed = self.bias.try_close();
+        }
         self.turn(How::Locked { _lock: locked, liked: false })
     }
 
@@ -61,8 +85,7 @@ impl<T> Turnstile<T> {
     /// assert!(turn.is_some() && turnstile.try_lock().is_none());
     /// ```
     pub fn try_lock(&self) -> Option<Turn<'_, T>> {
-        let locked = try_lock(&self.lock)?;
-        self.bias.try_close().then(|| self.turn(How::Locked { _lock: locked, liked: false }))
+        self.pass().or_else(|| self.try_take(false))
     }
 
     /// Goes in if nobody is inside, for one who comes again and again: at no cost if nobody else does.
@@ -74,19 +97,20 @@ impl<T> Turnstile<T> {
     /// ```
     #[inline(always)]
     pub fn try_pass(&self) -> Option<Turn<'_, T>> {
-        match self.bias.enter() {
-            Some(inside) => Some(self.turn(How::Passed { _inside: inside })),
-            None => self.take(),
-        }
+        self.pass().or_else(|| self.try_take(true))
     }
 
+    /// For the owner of the bias, if it is not inside.
+    #[inline(always)]
+    fn pass(&self) -> Option<Turn<'_, T>> {
+        self.bias.enter().map(|inside| self.turn(How::Passed { _inside: inside }))
+    }
+
+    /// For everybody else. The owner comes here only if it is inside, and is refused.
     #[inline(never)]
-    fn take(&self) -> Option<Turn<'_, T>> {
-        let mut turn = self.try_lock()?;
-        if let How::Locked { liked, .. } = &mut turn.how {
-            *liked = true;
-        }
-        Some(turn)
+    fn try_take(&self, liked: bool) -> Option<Turn<'_, T>> {
+        let locked = try_lock(&self.lock)?;
+        self.bias.try_close().then(|| self.turn(How::Locked { _lock: locked, liked }))
     }
 
     #[inline(always)]

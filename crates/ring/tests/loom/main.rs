@@ -451,8 +451,16 @@ mod lock {
     fn nobody_gets_into_a_turnstile_twice() {
         loom::model(|| {
             let gate = passed(3);
+            let is_closed = || gate.try_pass().is_none() && gate.try_lock().is_none();
             let turn = gate.try_pass();
-            assert!(turn.is_some() && gate.try_pass().is_none() && gate.try_lock().is_none());
+            assert!(turn.is_some() && is_closed());
+            drop(turn);
+            let turn = gate.lock();
+            assert!(is_closed(), "nor does who took the lock although it could have passed");
+            drop(turn);
+            (0..9).for_each(|_| assert!(pass(&gate)));
+            let turn = gate.try_lock();
+            assert!(turn.is_some() && is_closed());
         });
     }
 
