@@ -141,56 +141,15 @@ unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     }
 }
 
-/// Copies 64 bytes or more, a cache line at a time: each line of the target is written once and as a whole, but for the first and
-/// the last.
+/// Copies 64 bytes or more, a cache line at a time; the last one may overlap with the one before.
 ///
-/// # Safety
-/// As for [`copy`], and the processor has AVX.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: what they need is there, by the caller's word and as it was looked for.
-    unsafe {
-        if is_x86_feature_detected!("avx512f") {
-            copy_lines_512(from, to, bytes)
-        } else {
-            copy_lines_256(from, to, bytes)
-        }
-    }
-}
-
-/// Calls `line` for the beginnings of stretches of 64 bytes: the first, those that are whole lines of the target, and the last.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn each_line(to: *const u8, bytes: usize, line: impl Fn(usize)) {
-    line(0);
-    let mut at = 64 - to.addr() % 64;
-    while at + 64 <= bytes {
-        line(at);
-        at += 64;
-    }
-    line(bytes - 64);
-}
-
-/// # Safety
-/// As for [`copy`].
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-unsafe fn copy_lines_512(from: *const u8, to: *mut u8, bytes: usize) {
-    use std::arch::x86_64::{_mm512_loadu_si512, _mm512_storeu_si512};
-    each_line(to, bytes, |at| {
-        // SAFETY: 64 bytes from there on are valid in both places, by the caller's word.
-        unsafe { _mm512_storeu_si512(to.add(at).cast(), _mm512_loadu_si512(from.add(at).cast())) }
-    });
-}
-
 /// # Safety
 /// As for [`copy`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
-unsafe fn copy_lines_256(from: *const u8, to: *mut u8, bytes: usize) {
+unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
     use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_storeu_si256};
-    each_line(to, bytes, |at| {
+    let line = |at: usize| {
         // SAFETY: 64 bytes from there on are valid in both places, by the caller's word.
         unsafe {
             let (from, to) = (from.add(at).cast::<__m256i>(), to.add(at).cast::<__m256i>());
@@ -198,7 +157,9 @@ unsafe fn copy_lines_256(from: *const u8, to: *mut u8, bytes: usize) {
             _mm256_storeu_si256(to, halves[0]);
             _mm256_storeu_si256(to.add(1), halves[1]);
         }
-    });
+    };
+    (0..bytes / 64).for_each(|n| line(64 * n));
+    line(bytes - 64);
 }
 
 /// Bytes up to which an archive for other kernels is copied into the slot of each.
