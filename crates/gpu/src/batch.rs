@@ -235,7 +235,6 @@ impl GpuBatch {
 
     /// Puts bytes into upload memory; says where.
     fn upload(&mut self, data: &[u8]) -> Result<(wgpu::Buffer, u64)> {
-        self.work.upload(data.len());
         if let Some(piece) = self.uploads.last_mut()
             && let Some(at) = piece.write(data)
         {

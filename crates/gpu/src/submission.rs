@@ -28,8 +28,6 @@ const SMALL: Duration = Duration::from_millis(2);
 const AWAKE: Duration = Duration::from_millis(20);
 /// From here on a dispatch is large for a software driver, which then needs all processors itself.
 const LARGE: Duration = Duration::from_micros(300);
-/// From so many uploaded bytes on a software driver that copies them should have this processor: they are in its cache.
-const FRESH: usize = 512 << 10;
 
 /// The pace is the median of so many batches: a machine that is elsewhere for a while makes one of them slow, not the dispatches.
 const RECENT: usize = 5;
@@ -44,16 +42,9 @@ pub(crate) struct Work {
     largest: u64,
     /// Whether one of them is the first of its kernel.
     first: bool,
-    /// Bytes that the host wrote and the device copies.
-    uploaded: usize,
 }
 
 impl Work {
-    /// So many bytes more to copy from where the host wrote them.
-    pub(crate) fn upload(&mut self, bytes: usize) {
-        self.uploaded += bytes;
-    }
-
     /// One more dispatch, of so many groups.
     pub(crate) fn add(&mut self, groups: u64, first: bool) {
         self.groups += groups.max(1);
@@ -72,26 +63,22 @@ pub(crate) struct Pace {
     /// Nanoseconds for each dispatch of the last batches; zero where there was none yet.
     recent: [AtomicU64; RECENT],
     seen: AtomicUsize,
-    /// From here on a wait for a dispatch is better asleep, and one for an upload.
+    /// From here on a wait for a dispatch is better asleep.
     large: Duration,
-    fresh: usize,
     /// Waits that might have begun with sleeping.
     doubts: AtomicU32,
 }
 
 impl Pace {
     pub(crate) fn new(software: bool) -> Self {
-        let (large, fresh) = if software { (LARGE, FRESH) } else { (SMALL, usize::MAX) };
-        Self { recent: Default::default(), seen: AtomicUsize::new(0), large, fresh, doubts: AtomicU32::new(0) }
+        let large = if software { LARGE } else { SMALL };
+        Self { recent: Default::default(), seen: AtomicUsize::new(0), large, doubts: AtomicU32::new(0) }
     }
 
     /// How long a batch should be waited for without sleeping.
     fn wakeful(&self, work: Work) -> Duration {
-        if work.largest == 0 {
-            return if work.uploaded < self.fresh { AWAKE } else { Duration::ZERO };
-        }
         let each = self.each();
-        let small = work.first || each < self.large && each * work.dispatches() < SMALL;
+        let small = work.first || work.largest == 0 || each < self.large && each * work.dispatches() < SMALL;
         // Those that are just large are slower because of the sleep, and would stay so.
         let doubtful = || {
             let tries = TRY_EVERY - RECENT as u32;
@@ -260,17 +247,12 @@ mod tests {
         took(RECENT, 1, none); // transfers say nothing of dispatches
         assert!(!is_awake(one));
         assert!(is_awake(none), "nor dispatches of transfers");
-        let uploads = |bytes| Work { uploaded: bytes, ..none };
-        assert!(is_awake(uploads(FRESH - 1)) && !is_awake(uploads(FRESH)), "the bytes are here");
         let tries = (0..4 * TRY_EVERY).filter(|_| is_awake(one)).count();
         assert_eq!(tries, 4 * RECENT, "it may have been the sleep that took so long");
         took(RECENT, 5000, one);
         assert!((0..4 * TRY_EVERY).all(|_| !is_awake(one)), "not that long");
         let hardware = Pace::new(false);
         (0..RECENT).for_each(|_| hardware.took(Duration::from_micros(800), one));
-        assert!(
-            [one, uploads(FRESH)].iter().all(|&work| !hardware.wakeful(work).is_zero()),
-            "it has processors of its own"
-        );
+        assert!(!hardware.wakeful(one).is_zero(), "it has processors of its own");
     }
 }
