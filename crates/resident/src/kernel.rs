@@ -257,7 +257,7 @@ impl Kernel {
             port.clock.see(clock);
             let length = answer.length as u32;
             let header = Header { kind: answer.kind, length, correlation: header.id, clock, ..Header::default() };
-            let beside = if life.beside.is_some() { life.beside.take() } else { None };
+            let beside = taken_if_there(&mut life.beside);
             read(&header, bytes, beside);
         }
         life.passed(port, ring, number as u32, head.high);
@@ -448,7 +448,7 @@ impl Life {
             outbox.emissions.clear();
         }
         let answer = outbox.answer.filter(|_| answers);
-        let beside = if outbox.beside.is_some() { outbox.beside.take() } else { None };
+        let beside = taken_if_there(&mut outbox.beside);
         if attachment.is_some() {
             drop(attachment);
         }
@@ -708,6 +708,12 @@ impl Drop for Kernel {
             self.life.end(&self.port, Status::Failed);
         }
     }
+}
+
+/// What is beside an answer. Usually nothing is, and then nothing is moved: that it is empty may have been written just now.
+#[inline(always)]
+fn taken_if_there(beside: &mut Option<Attachment>) -> Option<Attachment> {
+    if beside.is_some() { beside.take() } else { None }
 }
 
 /// What a panic says.
