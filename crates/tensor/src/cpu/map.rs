@@ -7,17 +7,11 @@ use pulp::{Simd, WithSimd};
 use super::{
     BLOCK, PIECE, pieces,
     source::Source,
-    stream::{STREAMED_FROM, fence, prefetch, store},
+    stream::{STREAMED_FROM, before_line, fence, prefetch, store},
     worth_threads,
 };
 use crate::ops::Walk;
 use crate::simd::arch;
-
-/// Elements of a block whose result goes past the caches, with registers of so many bytes: more would be asked for at a time than
-/// can be under way, and of those with the widest registers four lines are enough.
-const fn streamed_block(register: usize) -> usize {
-    if register == 64 { 64 } else { 256 }
-}
 
 /// What an operation does with one element of each of its operands.
 pub(crate) trait Map<const N: usize>: 'static {
@@ -68,45 +62,78 @@ impl<M: Map<N>, const N: usize> WithSimd for Piece<'_, M, N> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let range = self.start..self.start + self.out.len();
-        let in_place = self.sources.each_ref().map(|source| match source {
-            Source::Packed(elements) if !self.streamed => elements.get(range.clone()),
-            _ => None,
-        });
-        if in_place.iter().all(Option::is_some) {
-            let x = in_place.map(Option::unwrap_or_default);
-            for (n, out) in self.out.chunks_mut(BLOCK).enumerate() {
-                block::<M, N>(x.map(|x| &x[n * BLOCK..n * BLOCK + out.len()]), out);
-            }
-            return;
-        }
-        let mut rooms = [[M::In::zeroed(); BLOCK]; N];
-        let mut result = [M::Out::zeroed(); BLOCK];
-        let block_of = if self.streamed { streamed_block(size_of::<S::f32s>()) } else { BLOCK };
-        for (n, out) in self.out.chunks_mut(block_of).enumerate() {
-            let (start, len) = (self.start + n * block_of, out.len());
-            let mut source = self.sources.iter();
-            let blocks = rooms.each_mut().map(|room| match source.next() {
-                Some(source) => source.block(start, &mut room[..len]),
-                None => &[],
-            });
-            if self.streamed {
-                // Stores past the caches keep the processor from running ahead to the next page by itself.
-                for source in self.sources {
-                    if let Source::Packed(elements) = source {
-                        prefetch(elements.get(start + len..start + 2 * len).unwrap_or_default());
-                    }
-                }
-                block::<M, N>(blocks, &mut result[..len]);
-                store(out, &result[..len], size_of::<S::f32s>());
-            } else {
-                block::<M, N>(blocks, out);
-            }
-        }
-        if self.streamed {
-            fence();
+        let Self { sources, start, out, streamed } = self;
+        // More would be asked for at a time than can be under way, and of the widest registers four lines are enough.
+        match (streamed, size_of::<S::f32s>()) {
+            (false, _) => stored::<M, N>(sources, start, out),
+            (true, 64) => streamed_by::<M, N, 64>(sources, start, out, 64),
+            (true, register) => streamed_by::<M, N, 256>(sources, start, out, register),
         }
     }
+}
+
+/// Elements from `start` on, into the caches.
+#[inline(always)]
+fn stored<M: Map<N>, const N: usize>(sources: &[Source<'_, M::In>; N], start: usize, out: &mut [M::Out]) {
+    let in_place = sources.each_ref().map(|source| match source {
+        Source::Packed(elements) => elements.get(start..start + out.len()),
+        _ => None,
+    });
+    if in_place.iter().all(Option::is_some) {
+        let x = in_place.map(Option::unwrap_or_default);
+        for (n, out) in out.chunks_mut(BLOCK).enumerate() {
+            block::<M, N>(x.map(|x| &x[n * BLOCK..n * BLOCK + out.len()]), out);
+        }
+        return;
+    }
+    let mut rooms = [[M::In::zeroed(); BLOCK]; N];
+    for (n, out) in out.chunks_mut(BLOCK).enumerate() {
+        let rooms = rooms.each_mut().map(|room| &mut room[..out.len()]);
+        block::<M, N>(gathered(sources, start + n * BLOCK, rooms), out);
+    }
+}
+
+/// Elements from `start` on, `B` at a time past the caches, in registers of so many bytes.
+#[inline(always)]
+fn streamed_by<M: Map<N>, const N: usize, const B: usize>(
+    sources: &[Source<'_, M::In>; N],
+    start: usize,
+    out: &mut [M::Out],
+    register: usize,
+) {
+    let (head, out) = out.split_at_mut(before_line(out));
+    let (blocks, tail) = out.as_chunks_mut::<B>();
+    stored::<M, N>(sources, start, head);
+    let mut at = start + head.len();
+    let mut rooms = [[M::In::zeroed(); B]; N];
+    for out in blocks {
+        // Stores past the caches keep the processor from running ahead to the next page by itself.
+        for source in sources {
+            if let Source::Packed(elements) = source {
+                prefetch(elements.get(at + B..at + 2 * B).unwrap_or_default());
+            }
+        }
+        let mut result = [M::Out::zeroed(); B];
+        block::<M, N>(gathered(sources, at, rooms.each_mut().map(|room| &mut room[..])), &mut result);
+        store(out, &result, register);
+        at += B;
+    }
+    stored::<M, N>(sources, at, tail);
+    fence();
+}
+
+/// What lies in every source from `start` on, as many as the rooms have place for.
+#[inline(always)]
+fn gathered<'a, T: Pod, const N: usize>(
+    sources: &[Source<'a, T>; N],
+    start: usize,
+    rooms: [&'a mut [T]; N],
+) -> [&'a [T]; N] {
+    let mut sources = sources.iter();
+    rooms.map(|room| match sources.next() {
+        Some(source) => source.block(start, room),
+        None => &[],
+    })
 }
 
 #[inline(always)]

@@ -8,34 +8,33 @@ use bytemuck::Pod;
 /// Bytes from which on an output is written past the caches.
 pub(crate) const STREAMED_FROM: usize = 8 << 20;
 
-/// Copies `from`, past the caches where the processor can, in registers of so many bytes.
+/// Elements before the first that begins a cache line; all of them if none does.
 #[inline(always)]
-pub(crate) fn store<T: Pod>(to: &mut [T], from: &[T], register: usize) {
-    let (to, from): (&mut [u8], &[u8]) = (bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from));
-    assert_eq!(to.len(), from.len());
+pub(crate) fn before_line<T>(x: &[T]) -> usize {
+    x.as_ptr().align_offset(64).min(x.len())
+}
+
+/// Copies whole cache lines past the caches where the processor can, in registers of so many bytes.
+#[inline(always)]
+pub(crate) fn store<T: Pod, const B: usize>(to: &mut [T; B], from: &[T; B], register: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
         assert!(register != 64 || std::arch::is_x86_feature_detected!("avx512f"), "no such registers");
-        let head = to.as_ptr().align_offset(64).min(to.len());
-        let lines = (to.len() - head) / 64;
-        to[..head].copy_from_slice(&from[..head]);
-        let (target, source) = (to[head..].as_mut_ptr(), from[head..].as_ptr());
-        for line in 0..lines {
+        assert!(to.as_ptr().addr().is_multiple_of(64) && size_of_val(to).is_multiple_of(64), "no whole lines");
+        let (target, source) = (to.as_mut_ptr().cast::<u8>(), from.as_ptr().cast::<u8>());
+        for line in (0..size_of_val(from)).step_by(64) {
             if register == 64 {
-                // SAFETY: `line * 64 + 64` is inside of both, `target` is aligned to 64, and the processor has the registers.
-                unsafe { store_line(target.add(line * 64), source.add(line * 64)) };
+                // SAFETY: `line + 64` is inside of both, `target` is aligned to 64, and the processor has the registers.
+                unsafe { store_line(target.add(line), source.add(line)) };
                 continue;
             }
-            for part in 0..4 {
-                let at = line * 64 + part * 16;
-                // SAFETY: `at + 16` is at most `lines * 64`, which is inside of both; `target` is aligned to 64, so
-                // that the store is aligned to 16; these instructions belong to every x86-64 processor.
+            for at in (line..line + 64).step_by(16) {
+                // SAFETY: `at + 16` is at most `line + 64`, which is inside of both; `target` is aligned to 64, so that the
+                // store is aligned to 16; these instructions belong to every x86-64 processor.
                 unsafe { _mm_stream_si128(target.add(at).cast(), _mm_loadu_si128(source.add(at).cast())) };
             }
         }
-        let done = head + lines * 64;
-        to[done..].copy_from_slice(&from[done..]);
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
