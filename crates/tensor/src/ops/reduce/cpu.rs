@@ -40,10 +40,18 @@ pub(crate) trait Fold: 'static {
     fn is_nan(_: Self::X) -> bool {
         false
     }
+    /// Whether [`Self::quick`] is quicker than [`Self::step`], with elements of 32 bits.
+    const QUICK: bool = false;
+    /// The same as [`Self::step`] for elements other than NaN.
+    #[inline(always)]
+    fn quick(lane: Self::Lane, x: Self::X) -> Self::Lane {
+        Self::step(lane, x)
+    }
 }
 
 macro_rules! folds {
-    ($($name:ident: $x:ty, $lane:ty, $acc:ty, $zero:expr, $x_lane:expr, $join:expr, $finish:expr;)+) => {$(
+    ($($name:ident: $x:ty, $lane:ty, $acc:ty, $zero:expr, $x_lane:expr, $join:expr, $finish:expr
+        $(, quick $quick:expr)?;)+) => {$(
         pub(crate) enum $name {}
         impl Fold for $name {
             type X = $x;
@@ -76,6 +84,11 @@ macro_rules! folds {
             fn is_nan(x: $x) -> bool {
                 x != x
             }
+            $(const QUICK: bool = true;
+            #[inline(always)]
+            fn quick(lane: $lane, x: $x) -> $lane {
+                $quick(lane, x)
+            })?
         }
     )+};
 }
@@ -85,42 +98,82 @@ folds! {
     SumI32: i32, i32, i32, 0, identity, i32::wrapping_add, |acc, _| acc;
     Prod: f32, f64, f64, 1, f64::from, Mul::mul, |acc: f64, _| acc as f32;
     ProdI32: i32, i32, i32, 1, identity, i32::wrapping_mul, |acc, _| acc;
-    Max: f32, f32, f32, f32::NEG_INFINITY, identity, math::max, |acc, _| acc;
+    Max: f32, f32, f32, f32::NEG_INFINITY, identity, math::max, |acc, _| acc,
+        quick |lane, x| if x > lane { x } else { lane };
     MaxI32: i32, i32, i32, i32::MIN, identity, Ord::max, |acc, _| acc;
-    Min: f32, f32, f32, f32::INFINITY, identity, math::min, |acc, _| acc;
+    Min: f32, f32, f32, f32::INFINITY, identity, math::min, |acc, _| acc,
+        quick |lane, x| if x < lane { x } else { lane };
     MinI32: i32, i32, i32, i32::MAX, identity, Ord::min, |acc, _| acc;
 }
 
 /// Folds elements that lie in order.
 #[inline(always)]
-pub(crate) fn fold<F: Fold>(x: &[F::X], mut acc: F::Acc) -> F::Acc {
-    let asks_ahead = asks_ahead();
-    for block in x.chunks(LANES * DEPTH) {
-        let mut lanes = [F::LANE; LANES];
-        // Several rows at a time: what a lane waits for goes through memory, and only once for all of them.
-        let mut fours = block.chunks_exact(ROWS * LANES);
-        for rows in &mut fours {
-            if asks_ahead {
-                prefetch_behind(rows, AHEAD);
-            }
-            for (i, lane) in lanes.iter_mut().enumerate() {
-                *lane = (0..ROWS).fold(*lane, |lane, row| F::step(lane, rows[row * LANES + i]));
-            }
-        }
-        for row in fours.remainder().chunks(LANES) {
-            for (lane, &x) in lanes.iter_mut().zip(row) {
-                *lane = F::step(*lane, x);
-            }
-        }
-        let mut half = LANES / 2;
-        while half > 0 {
-            let (low, high) = lanes.split_at_mut(half);
-            low.iter_mut().zip(&*high).for_each(|(a, &b)| *a = F::join(*a, b));
-            half /= 2;
-        }
-        acc = F::take(acc, lanes[0]);
+pub(crate) fn fold<F: Fold>(x: &[F::X], acc: F::Acc) -> F::Acc {
+    if x.len() <= LANES * DEPTH {
+        return F::take(acc, joined(lanes::<F>(x), F::join));
     }
-    acc
+    // Every lane has an accumulator, and only those are joined, in the end.
+    let mut accs = [F::ACC; LANES];
+    for block in x.chunks(LANES * DEPTH) {
+        accs.iter_mut().zip(lanes::<F>(block)).for_each(|(acc, lane)| *acc = F::take(*acc, lane));
+    }
+    F::merge(acc, joined(accs, F::merge))
+}
+
+/// All lanes as one.
+#[inline(always)]
+fn joined<T: Copy>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
+    let mut half = LANES / 2;
+    while half > 0 {
+        let (low, high) = lanes.split_at_mut(half);
+        low.iter_mut().zip(&*high).for_each(|(a, &b)| *a = join(*a, b));
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// The lanes of a block, by the quick way if there is one and it has no NaN.
+#[inline(always)]
+fn lanes<F: Fold>(block: &[F::X]) -> [F::Lane; LANES] {
+    if F::QUICK {
+        // NaN is what is larger than infinity, as an integer without its sign. Nothing else waits for these lanes.
+        let mut largest = [0u32; LANES];
+        let lanes = stepped::<F>(block, F::quick, |row| {
+            let bits = |x: &F::X| bytemuck::cast::<F::X, u32>(*x) & (u32::MAX >> 1);
+            largest.iter_mut().zip(row).for_each(|(largest, x)| *largest = bits(x).max(*largest));
+        });
+        if joined(largest, u32::max) <= f32::INFINITY.to_bits() {
+            return lanes;
+        }
+    }
+    stepped::<F>(block, F::step, |_| ())
+}
+
+/// The lanes of a block. `look` is shown every row.
+#[inline(always)]
+fn stepped<F: Fold>(
+    block: &[F::X],
+    step: impl Fn(F::Lane, F::X) -> F::Lane,
+    mut look: impl FnMut(&[F::X]),
+) -> [F::Lane; LANES] {
+    let (asks_ahead, mut lanes) = (asks_ahead(), [F::LANE; LANES]);
+    let (rows, rest) = block.as_chunks::<LANES>();
+    let (fours, single) = rows.as_chunks::<ROWS>();
+    // Several rows at a time: what a lane waits for goes through memory, and only once for all of them.
+    for rows in fours {
+        if asks_ahead {
+            prefetch_behind(rows, AHEAD);
+        }
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            *lane = rows.iter().fold(*lane, |lane, row| step(lane, row[i]));
+        }
+        rows.iter().for_each(|row| look(row));
+    }
+    for row in single.iter().map(|row| &row[..]).chain([rest]) {
+        lanes.iter_mut().zip(row).for_each(|(lane, &x)| *lane = step(*lane, x));
+        look(row);
+    }
+    lanes
 }
 
 /// What both kinds of kernels walk: for every output its elements, in order.
