@@ -8,7 +8,7 @@ use std::{
 
 use bytemuck::Pod;
 use bytes::Bytes;
-use millrace_core::{Device, DeviceKind, Kernel, Request, Stream};
+use millrace_core::{Buffer, Device, DeviceKind, Kernel, Request, Stream};
 
 use crate::{
     Element, Error, Result, Tensor,
@@ -199,14 +199,19 @@ impl Tensors {
         create::rand(self, Shape::new("rand", shape)?, seed)
     }
 
+    /// Memory that a launch is about to write; none if there are no elements.
+    #[inline]
+    pub(crate) fn room(&self, dtype: DType, shape: &Shape) -> Result<Option<Buffer>> {
+        Ok(match shape.elements() {
+            0 => None,
+            n => Some(self.inner.device.allocate(n * dtype.size())?),
+        })
+    }
+
     /// A tensor that a launch is about to write.
     #[inline]
     pub(crate) fn output(&self, dtype: DType, shape: Shape) -> Result<Tensor> {
-        let buffer = match shape.elements() {
-            0 => None,
-            n => Some(self.inner.device.allocate(n * dtype.size())?),
-        };
-        Ok(Tensor::new(self.clone(), buffer, Layout::contiguous(shape), dtype))
+        Ok(Tensor::new(self.clone(), self.room(dtype, &shape)?, Layout::contiguous(shape), dtype))
     }
 
     /// A family's kernel by its number, compiled when first asked for.

@@ -323,7 +323,7 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
                 });
             });
         }
-        Plan::Real(_) | Plan::RealInverse(_) => return,
+        Plan::Halved(_) | Plan::Real(_) | Plan::RealInverse(_) => return,
     };
     let (width, blocks) = params.blocks(n, n, 1);
     let pitch = n + APART;
@@ -441,13 +441,13 @@ unsafe fn lines_across(
     }
 }
 
-/// The same for transforms that destroy their input, which is therefore always copied into rows.
+/// The same for transforms from or to real numbers.
 fn through_rows<A: Pod + Sync + Send, B: Pod + Sync + Send>(
     launch: &mut Launched<'_>,
     kept: &Kept,
     kind: Kind,
     lengths: impl Fn(usize) -> [usize; 2],
-    transform: impl Fn(&Plan, &mut [A], &mut [B], &mut [Complex32]) + Sync,
+    transform: impl Fn(&Plan, &[A], &mut [B], &mut [Complex32]) + Sync,
 ) {
     let params = launch.params::<Params>();
     let (x, out) = (launch.input::<A>(0), launch.output::<B>(1));
@@ -459,9 +459,10 @@ fn through_rows<A: Pod + Sync + Send, B: Pod + Sync + Send>(
     let (from, to) = (Shared(x.as_ptr().cast_mut()), Shared(out.as_mut_ptr()));
     let (from_step, to_step) = (params.from_step as isize, params.to_step as isize);
     let (width, blocks) = params.blocks(from_n, to_n, 1);
-    // Rows of either kind, in complex numbers.
+    // Rows of either kind, in complex numbers, for lines that do not lie in one piece.
     let (from_pitch, to_pitch) = (from_n + APART, to_n + APART);
-    let (from_rows, to_rows) = (per(size_of::<A>(), width * from_pitch), per(size_of::<B>(), width * to_pitch));
+    let from_rows = if from_step == 1 { 0 } else { per(size_of::<A>(), width * from_pitch) };
+    let to_rows = if to_step == 1 { 0 } else { per(size_of::<B>(), width * to_pitch) };
     params.for_each(launch, width, blocks, |block| {
         let (from, to) = (&from, &to); // all of it, not the pointers alone
         kept.with_scratch(from_rows + to_rows + needed, |scratch| {
@@ -469,13 +470,23 @@ fn through_rows<A: Pod + Sync + Send, B: Pod + Sync + Send>(
             let (to_rows, scratch) = scratch.split_at_mut(to_rows);
             let from_rows = bytemuck::cast_slice_mut::<_, A>(from_rows);
             let to_rows = bytemuck::cast_slice_mut::<_, B>(to_rows);
-            // SAFETY: `check` has found every line inside its buffer; input lines are only read.
-            unsafe {
-                let start = from.0.offset(block.from).cast_const();
-                gather(start, block.from_line, from_step, block.lines, from_n, from_rows, from_pitch);
+            if from_step != 1 {
+                // SAFETY: `check` has found every line inside its buffer; input lines are only read.
+                unsafe {
+                    let start = from.0.offset(block.from).cast_const();
+                    gather(start, block.from_line, from_step, block.lines, from_n, from_rows, from_pitch);
+                }
             }
             for line in 0..block.lines {
-                let row = &mut from_rows[line * from_pitch..][..from_n];
+                let row = if from_step == 1 {
+                    // SAFETY: as above.
+                    unsafe {
+                        let start = from.0.offset(block.from + line as isize * block.from_line);
+                        std::slice::from_raw_parts(start.cast_const(), from_n)
+                    }
+                } else {
+                    &from_rows[line * from_pitch..][..from_n]
+                };
                 let to_row = if to_step == 1 {
                     // SAFETY: as above, and an output line is this task's alone.
                     unsafe { std::slice::from_raw_parts_mut(to.0.offset(block.to + line as isize * block.to_line), to_n) }

@@ -14,6 +14,7 @@ use super::{
     cpu::{NEIGHBOURS, Params},
     long::{self, Long},
     matrix::{self, Matrix},
+    real::Halved,
 };
 use crate::Simd;
 
@@ -43,6 +44,8 @@ pub(super) enum Plan {
     Long(Arc<Long>),
     Across(Arc<across::Plan>, Lanes),
     Matrix(Arc<Matrix>),
+    Halved(Arc<Halved>),
+    /// For odd lengths.
     Real(Arc<dyn RealToComplex<f32>>),
     RealInverse(Arc<dyn ComplexToReal<f32>>),
 }
@@ -51,9 +54,12 @@ impl Plan {
     fn new((kind, n, how): Key) -> Self {
         let direction = if kind == Kind::Inverse { FftDirection::Inverse } else { FftDirection::Forward };
         let library = || Self::Complex(millrace_fourier::complex(n, direction));
+        let halved = |inverse, library: &dyn Fn() -> Self| {
+            Halved::new(n, inverse).map_or_else(library, |plan| Self::Halved(Arc::new(plan)))
+        };
         match (kind, how) {
-            (Kind::Real, _) => Self::Real(millrace_fourier::real(n)),
-            (Kind::RealInverse, _) => Self::RealInverse(millrace_fourier::real_inverse(n)),
+            (Kind::Real, _) => halved(false, &|| Self::Real(millrace_fourier::real(n))),
+            (Kind::RealInverse, _) => halved(true, &|| Self::RealInverse(millrace_fourier::real_inverse(n))),
             (_, How::Lines) => library(),
             (_, How::Steps(a, b)) => Self::Long(Arc::new(Long::new((a, b), direction))),
             (_, How::Across(lanes)) => {
@@ -74,28 +80,41 @@ impl Plan {
             Self::Long(_) => 0,
             Self::Across(plan, lanes) => lanes.room(plan.n),
             Self::Matrix(plan) => plan.between() + plan.room(),
-            Self::Real(plan) => plan.get_scratch_len(),
-            Self::RealInverse(plan) => plan.get_scratch_len(),
+            Self::Halved(plan) => plan.scratch(),
+            // These destroy their input, which is therefore copied.
+            Self::Real(plan) => plan.get_scratch_len() + plan.len().div_ceil(2),
+            Self::RealInverse(plan) => plan.get_scratch_len() + plan.complex_len(),
         }
     }
 
-    /// Transforms a row, which is destroyed.
-    pub(super) fn real(&self, row: &mut [f32], to: &mut [Complex32], scratch: &mut [Complex32]) {
-        let Self::Real(plan) = self else { return };
-        let done = plan.process_with_scratch(row, to, &mut scratch[..plan.get_scratch_len()]);
-        assert!(done.is_ok(), "rows have the plan's length");
+    /// Transforms a line of real numbers.
+    pub(super) fn real(&self, x: &[f32], to: &mut [Complex32], scratch: &mut [Complex32]) {
+        match self {
+            Self::Halved(plan) => plan.forward(x, to, scratch),
+            Self::Real(plan) => {
+                let (row, scratch) = scratch.split_at_mut(x.len().div_ceil(2));
+                let row = &mut bytemuck::cast_slice_mut(row)[..x.len()];
+                row.copy_from_slice(x);
+                let done = plan.process_with_scratch(row, to, &mut scratch[..plan.get_scratch_len()]);
+                assert!(done.is_ok(), "rows have the plan's length");
+            }
+            _ => {}
+        }
     }
 
     /// The other way round. What real numbers cannot have is left out.
-    pub(super) fn real_inverse(&self, row: &mut [Complex32], to: &mut [f32], scratch: &mut [Complex32]) {
-        let Self::RealInverse(plan) = self else { return };
-        let n = to.len();
-        row[0].im = 0.0;
-        if n.is_multiple_of(2) {
-            row[n / 2].im = 0.0;
+    pub(super) fn real_inverse(&self, x: &[Complex32], to: &mut [f32], scratch: &mut [Complex32]) {
+        match self {
+            Self::Halved(plan) => plan.inverse(x, to, scratch),
+            Self::RealInverse(plan) => {
+                let (row, scratch) = scratch.split_at_mut(x.len());
+                row.copy_from_slice(x);
+                row[0].im = 0.0;
+                let done = plan.process_with_scratch(row, to, &mut scratch[..plan.get_scratch_len()]);
+                assert!(done.is_ok(), "rows have the plan's length");
+            }
+            _ => {}
         }
-        let done = plan.process_with_scratch(row, to, &mut scratch[..plan.get_scratch_len()]);
-        assert!(done.is_ok(), "rows have the plan's length");
     }
 }
 
@@ -189,10 +208,10 @@ impl Kept {
         plan
     }
 
-    /// Calls `work` with the plan for a short line, as much memory as `needed` says, and what the plan needs besides. Each thread
-    /// remembers both until it needs others: no other thread has to be asked then.
+    /// Calls `work` with the plan for a short line and the memory that it needs. Each thread remembers both until it needs others:
+    /// no other thread has to be asked then.
     #[inline]
-    pub(super) fn with_last(&self, key: Key, needed: usize, work: impl FnOnce(&Plan, &mut [Complex32], &mut [Complex32])) {
+    pub(super) fn with_last(&self, key: Key, work: impl FnOnce(&Plan, &mut [Complex32])) {
         struct Last {
             key: Key,
             plan: Plan,
@@ -204,13 +223,12 @@ impl Kept {
                 Some(last) if last.key == key => last,
                 _ => {
                     let plan = self.plan(key);
-                    let room = vec![Complex32::ZERO; needed + plan.scratch() + NEIGHBOURS];
+                    let room = vec![Complex32::ZERO; plan.scratch() + NEIGHBOURS];
                     last.insert(Last { key, plan, room })
                 }
             };
             let start = aligned(&last.room);
-            let (row, scratch) = last.room[start..].split_at_mut(needed);
-            work(&last.plan, row, scratch);
+            work(&last.plan, &mut last.room[start..]);
         });
     }
 

@@ -8,7 +8,7 @@ use super::{
     ACROSS, Kind, Lines, Step,
     plan::{Plan, ROOM},
 };
-use crate::{DType, Result, Tensor, Tensors};
+use crate::{DType, Result, Tensor, Tensors, layout::Shape};
 
 /// Threads of a group.
 const THREADS: u32 = 128;
@@ -166,7 +166,7 @@ struct Place {
 }
 
 /// Transforms all lines along an axis of `x`.
-pub(super) fn launch(x: &Tensor, out: &Tensor, axis: usize, step: &Step<'_>) -> Result<()> {
+pub(super) fn launch(x: &Tensor, out: &Shape, axis: usize, step: &Step<'_>) -> Result<()> {
     let tensors = x.tensors();
     let plan = tensors.fft().tables.get(tensors, step.kind, step.n)?;
     let (n, even) = (step.n, step.n.is_multiple_of(2));
@@ -178,8 +178,8 @@ pub(super) fn launch(x: &Tensor, out: &Tensor, axis: usize, step: &Step<'_>) -> 
         Kind::Real => {
             // Pairs as complex numbers, all lines behind one another as in the output; then the frequencies of the even
             // and the odd ones are separated.
-            let (half, inner) = (n / 2, out.shape()[axis + 1..].iter().product::<usize>());
-            let mut shape = out.shaped();
+            let (half, inner) = (n / 2, out[axis + 1..].iter().product::<usize>());
+            let mut shape = *out;
             shape.set(axis, half);
             let pairs = tensors.output(DType::Complex, shape)?;
             let (Some(buffer), Some(lines)) = (pairs.buffer(), Lines::new(x.layout(), pairs.layout(), axis)) else {

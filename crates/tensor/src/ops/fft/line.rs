@@ -41,30 +41,21 @@ pub(super) fn transform(launch: &mut Launched<'_>, kept: &Kept) {
     match kind {
         Kind::Forward | Kind::Inverse => {
             let (x, out) = (&launch.input::<Complex32>(0)[from..from + n], &mut launch.output::<Complex32>(1)[..n]);
-            kept.with_last(key, 0, |plan, _, scratch| {
+            kept.with_last(key, |plan, scratch| {
                 if let Plan::Complex(plan) = plan {
                     plan.process_immutable_with_scratch(x, out, scratch);
                 }
             });
             scaled(bytemuck::cast_slice_mut(out), scale);
         }
-        // These destroy their input, which is therefore copied.
         Kind::Real => {
             let (x, out) = (&launch.input::<f32>(0)[from..from + n], &mut launch.output::<Complex32>(1)[..n / 2 + 1]);
-            kept.with_last(key, n.div_ceil(2), |plan, row, scratch| {
-                let row = &mut bytemuck::cast_slice_mut(row)[..n];
-                row.copy_from_slice(x);
-                plan.real(row, out, scratch);
-            });
+            kept.with_last(key, |plan, scratch| plan.real(x, out, scratch));
             scaled(bytemuck::cast_slice_mut(out), scale);
         }
         Kind::RealInverse => {
-            let half = n / 2 + 1;
-            let (x, out) = (&launch.input::<Complex32>(0)[from..from + half], &mut launch.output::<f32>(1)[..n]);
-            kept.with_last(key, half, |plan, row, scratch| {
-                row.copy_from_slice(x);
-                plan.real_inverse(row, out, scratch);
-            });
+            let (x, out) = (&launch.input::<Complex32>(0)[from..from + n / 2 + 1], &mut launch.output::<f32>(1)[..n]);
+            kept.with_last(key, |plan, scratch| plan.real_inverse(x, out, scratch));
             scaled(out, scale);
         }
     }

@@ -17,6 +17,7 @@ mod line;
 mod long;
 mod matrix;
 mod plan;
+mod real;
 mod strips;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vectors for other processors"))]
 mod vector;
@@ -188,18 +189,22 @@ fn along(op: &'static str, x: &Tensor, axis: usize, kind: Kind, n: usize, scale:
         }
         Kind::Forward | Kind::Inverse => {}
     }
-    let tensors = x.tensors();
-    let out = tensors.output(kind.gives(), shape)?;
-    let Some(to) = out.buffer() else { return Ok(out) };
-    let Some(lines) = Lines::new(x.layout(), out.layout(), axis) else {
-        drop(out); // before the copy takes its room
-        return along(op, &copy::copy(x)?, axis, kind, n, scale);
-    };
-    if let Some(from) = x.buffer() {
+    // A tensor is as large as some cache lines, and a short transform is over before one is moved: so it is made in the end.
+    let (tensors, layout) = (x.tensors(), Layout::contiguous(shape));
+    let room = tensors.room(kind.gives(), &shape)?;
+    if let (Some(from), Some(to)) = (x.buffer(), &room) {
+        let Some(lines) = Lines::new(x.layout(), &layout, axis) else {
+            drop(room); // before the copy takes its place
+            return along(op, &copy::copy(x)?, axis, kind, n, scale);
+        };
         let step = Step { kind, n, scale, from, to, lines, plane: 0 };
-        if tensors.is_bounded() { gpu::launch(x, &out, axis, &step)? } else { tensors.fft().host.launch(tensors, &step)? }
+        if tensors.is_bounded() {
+            gpu::launch(x, &shape, axis, &step)?;
+        } else {
+            tensors.fft().host.launch(tensors, &step)?;
+        }
     }
-    Ok(out)
+    Ok(Tensor::new(tensors.clone(), room, layout, kind.gives()))
 }
 
 /// The same of complex numbers that nobody else has: where they lie if that can be, so that there is less memory to go through.
