@@ -5,7 +5,7 @@ mod cpu;
 use millrace_core::{CpuKernel, KernelSpec};
 
 use super::{ELEMENTWISE, Family, Form, Walk, geometry, kernel, together, unary, walk, wgsl};
-use crate::{check::Call, DType, Element, Error, Result, Tensor, layout::Shape};
+use crate::{DType, Element, Error, Result, Tensor, check::Call, layout::Shape};
 
 /// One operation for one element type.
 pub(crate) struct Entry {

@@ -4,8 +4,9 @@
 use millrace_core::{Access, CpuKernel, KernelSpec};
 
 use super::{Algorithm, Conv, Geometry, LONGEST, Params, check_bias};
-use crate::{check::Call, 
+use crate::{
     DType, Error, Result, Tensor,
+    check::Call,
     cpu::{pieces, worth_threads},
     ops::{BLOCK, Family, grid, wgsl},
 };

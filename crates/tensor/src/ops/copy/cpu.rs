@@ -2,11 +2,7 @@ use bytemuck::Pod;
 use millrace_core::CpuKernel;
 
 use super::{CopyParams, PadParams};
-use crate::cpu::{
-    PIECE, pieces,
-    source::gather,
-    worth_threads,
-};
+use crate::cpu::{PIECE, pieces, source::gather, worth_threads};
 
 /// A transposition is done in tiles: a cache line of the output wide, some lines of the input high. Every line is read
 /// and written once.

@@ -6,8 +6,9 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::KernelSpec;
 
 use super::{Family, create, grid, kernel, wgsl};
-use crate::{check::Call, 
+use crate::{
     DType, Error, Result, Tensor,
+    check::Call,
     layout::{MAX_RANK, Shape, WALKED, merge},
 };
 

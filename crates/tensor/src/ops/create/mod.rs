@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::{CpuKernel, KernelSpec};
 
 use super::{Family, grid, kernel, wgsl};
-use crate::{check::Call, DType, Error, Result, Tensor, Tensors, layout::Shape};
+use crate::{DType, Error, Result, Tensor, Tensors, check::Call, layout::Shape};
 
 /// What a kernel makes its elements of.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -51,7 +51,11 @@ const TABLE: [Entry; 5] = [
         name: "rand",
         stored: "f32",
         expression: "f32(pcg(pcg(i ^ params.a) ^ params.b) >> 8u) * 5.9604645e-8",
-        cpu: || cpu::kernel(|params, i| ((cpu::pcg(cpu::pcg(i ^ params.a) ^ params.b) >> 8) as f32 * 2f32.powi(-24)).to_bits()),
+        cpu: || {
+            cpu::kernel(|params, i| {
+                ((cpu::pcg(cpu::pcg(i ^ params.a) ^ params.b) >> 8) as f32 * 2f32.powi(-24)).to_bits()
+            })
+        },
     },
     Entry {
         name: "full_complex",

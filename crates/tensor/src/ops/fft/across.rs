@@ -390,16 +390,23 @@ unsafe fn transform<V: Vector>(plan: &Plan, work: &Work<'_>, room: Room) {
         // SAFETY: the caller vouches for the processor.
         let source = Columns { at: work.from.at, step: work.from.step, sign: unsafe { V::splat(sign) } };
         let all = 0..n;
-        begun = usize::from(for_radix!(opening.radix, [4 8], R => pass::<V, Columns<V>, R>(opening, all, source, room)));
+        begun =
+            usize::from(for_radix!(opening.radix, [4 8], R => pass::<V, Columns<V>, R>(opening, all, source, room)));
     }
     // SAFETY: as the caller vouches.
     unsafe {
         if begun == 0 {
-            V::run(#[inline(always)] || fetch::<V>(n, work, room, sign));
+            V::run(
+                #[inline(always)]
+                || fetch::<V>(n, work, room, sign),
+            );
         }
         if !(whole && work.to.line == 2) {
             finish::<V, Room>(plan, begun, 0..n, room, room);
-            V::run(#[inline(always)] || give::<V>(plan, work, room, sign));
+            V::run(
+                #[inline(always)]
+                || give::<V>(plan, work, room, sign),
+            );
             return;
         }
         let scale = (V::splat(work.scale), V::splat(sign * work.scale));

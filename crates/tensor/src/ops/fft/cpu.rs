@@ -236,7 +236,10 @@ impl Params {
             }
             low >= 0 && (high as usize) < len
         };
-        assert!(inside(self.from, from_n, self.from_step, &self.from_strides, from_len), "input lines are in the buffer");
+        assert!(
+            inside(self.from, from_n, self.from_step, &self.from_strides, from_len),
+            "input lines are in the buffer"
+        );
         assert!(inside(0, to_n, self.to_step, &self.to_strides, to_len), "output lines are in the buffer");
     }
 
@@ -282,10 +285,13 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
             kept.with_scratch(n, |room| {
                 for number in 0..params.count as usize {
                     let block = params.block(1, number);
-                    let (source, target) = (Line { at: block.from, step: from_step }, Line { at: block.to, step: to_step });
+                    let (source, target) =
+                        (Line { at: block.from, step: from_step }, Line { at: block.to, step: to_step });
                     // SAFETY: `check` has found every line inside its buffer; the input's are written by nobody else, and
                     // lines of the output are written by this call alone.
-                    unsafe { plan.transform(launch.threads(), kept, (&from, source), (&to, target), room, params.scale) };
+                    unsafe {
+                        plan.transform(launch.threads(), kept, (&from, source), (&to, target), room, params.scale)
+                    };
                 }
             });
             return;
@@ -296,7 +302,9 @@ fn complex(launch: &mut Launched<'_>, kept: &Kept, in_place: bool) {
                 let (from, to) = (&from, &to); // all of it, not the pointers alone
                 // SAFETY: `check` has found every line inside its buffer. The input's lines are written by nobody else,
                 // and an output line is this task's alone.
-                kept.with_scratch(needed, |room| unsafe { lines_across(&plan, lanes, &params, (from, to), block, room) });
+                kept.with_scratch(needed, |room| unsafe {
+                    lines_across(&plan, lanes, &params, (from, to), block, room)
+                });
             });
         }
         Plan::Matrix(plan) => {
@@ -489,7 +497,9 @@ fn through_rows<A: Pod + Sync + Send, B: Pod + Sync + Send>(
                 };
                 let to_row = if to_step == 1 {
                     // SAFETY: as above, and an output line is this task's alone.
-                    unsafe { std::slice::from_raw_parts_mut(to.0.offset(block.to + line as isize * block.to_line), to_n) }
+                    unsafe {
+                        std::slice::from_raw_parts_mut(to.0.offset(block.to + line as isize * block.to_line), to_n)
+                    }
                 } else {
                     &mut to_rows[line * to_pitch..][..to_n]
                 };

@@ -74,9 +74,10 @@ impl Plan {
     /// Elements that a transform needs besides its input and output.
     pub(super) fn scratch(&self) -> usize {
         match self {
-            Self::Complex(plan) => {
-                plan.get_inplace_scratch_len().max(plan.get_outofplace_scratch_len()).max(plan.get_immutable_scratch_len())
-            }
+            Self::Complex(plan) => plan
+                .get_inplace_scratch_len()
+                .max(plan.get_outofplace_scratch_len())
+                .max(plan.get_immutable_scratch_len()),
             Self::Long(_) => 0,
             Self::Across(plan, lanes) => lanes.room(plan.n),
             Self::Matrix(plan) => plan.between() + plan.room(),
@@ -164,7 +165,9 @@ impl How {
                     if let Some(how) = matrix(lanes) {
                         return how;
                     }
-                } else if (!behind && columns) || (behind && !n.is_power_of_two() && SHORT.contains(&n) && along >= lanes.count()) {
+                } else if (!behind && columns)
+                    || (behind && !n.is_power_of_two() && SHORT.contains(&n) && along >= lanes.count())
+                {
                     return Self::Across(lanes);
                 }
             }

@@ -111,12 +111,15 @@ pub(crate) fn spec(number: usize) -> KernelSpec {
     };
     let Some((from, to)) = WAYS.get(number) else {
         let source = wgsl(include_str!("separate.wgsl"), &[]);
-        return bound(KernelSpec::new("fft_separate").params::<SeparateParams>().block(super::super::BLOCK)).wgsl(source);
+        return bound(KernelSpec::new("fft_separate").params::<SeparateParams>().block(super::super::BLOCK))
+            .wgsl(source);
     };
     let read = match from {
         From::Complex => "return complex_at(base + i32(i) * params.from_step);",
         From::Real => "return vec2<f32>(x[base + i32(i) * params.from_step], 0.0);",
-        From::Pairs => "let at = base + 2 * i32(i) * params.from_step; return vec2<f32>(x[at], x[at + params.from_step]);",
+        From::Pairs => {
+            "let at = base + 2 * i32(i) * params.from_step; return vec2<f32>(x[at], x[at + params.from_step]);"
+        }
         From::Mirrored => "return mirrored(base, i);",
         From::Halved => "return halved(base, i);",
     };
@@ -149,7 +152,11 @@ fn odd_butterfly(p: usize) -> String {
         let terms = |name: char, of: fn(f64) -> f64| -> String {
             (1..=half).map(|k| format!(" + {name}{k} * ({:?})", of(angle(j * k)) as f32)).collect()
         };
-        code += &format!("let a{j} = v0{}; let b{j} = by_minus_i(vec2<f32>(){});\n", terms('s', f64::cos), terms('d', f64::sin));
+        code += &format!(
+            "let a{j} = v0{}; let b{j} = by_minus_i(vec2<f32>(){});\n",
+            terms('s', f64::cos),
+            terms('d', f64::sin)
+        );
         code += &format!("work[to + {j}u * before] = a{j} + b{j}; work[to + {}u * before] = a{j} - b{j};\n", p - j);
     }
     code + "}\n"
@@ -208,10 +215,12 @@ fn passes(tensors: &Tensors, plan: &Plan, step: &Step<'_>, way: (From, To), [fro
     let total = rounds * plan.passes.len();
     // Lines that are neighbours stay neighbours in between.
     let lines_first = from_step != 1 && count > 1;
-    let packed: [i32; ACROSS] =
-        std::array::from_fn(|axis| shape[axis + 1..].iter().product::<u32>() as i32 * if lines_first { 1 } else { plan.len as i32 });
+    let packed: [i32; ACROSS] = std::array::from_fn(|axis| {
+        shape[axis + 1..].iter().product::<u32>() as i32 * if lines_first { 1 } else { plan.len as i32 }
+    });
     let between = if lines_first { count as i32 } else { 1 };
-    let mut source = Place { buffer: step.from.clone(), step: from_step, strides: from_strides, offset: from, n: from_n };
+    let mut source =
+        Place { buffer: step.from.clone(), step: from_step, strides: from_strides, offset: from, n: from_n };
     let mut before = 1;
     for number in 0..total {
         let pass = plan.passes[number % plan.passes.len()];

@@ -30,7 +30,12 @@ impl Params {
         let Step { kind, n, scale, lines, .. } = *step;
         let one = lines.count == 1 && [lines.from_step, lines.to_step] == [1; 2] && step.plane == 0 && n <= FEW;
         let library = matches!(kind, Kind::Real | Kind::RealInverse) || How::is_library(n, way);
-        (one && library && !step.from.same_as(step.to)).then_some(Self { n: n as u32, scale, from: lines.from, kind: kind as u32 })
+        (one && library && !step.from.same_as(step.to)).then_some(Self {
+            n: n as u32,
+            scale,
+            from: lines.from,
+            kind: kind as u32,
+        })
     }
 }
 

@@ -74,13 +74,24 @@ impl Matrix {
     /// # Safety
     /// The line is inside the memory that `from` is of, and nobody writes it; the group's columns of the matrix between
     /// are this call's alone.
-    unsafe fn columns(&self, group: usize, (from, line): Source<'_>, between: Between<'_>, inverse: bool, room: Room<'_>) {
+    unsafe fn columns(
+        &self,
+        group: usize,
+        (from, line): Source<'_>,
+        between: Between<'_>,
+        inverse: bool,
+        room: Room<'_>,
+    ) {
         let (a, b) = (self.columns.n, self.rows.n);
         let first = first_of(group, b, self.lanes.count()) as isize;
         let (step, pitch) = (line.step, (b + APART) as isize);
         // SAFETY: columns of the line that the caller vouches for, and of the matrix.
         unsafe {
-            let from = Place { at: from.0.offset(line.at + first * step).cast_const().cast(), line: 2 * step, step: 2 * step * b as isize };
+            let from = Place {
+                at: from.0.offset(line.at + first * step).cast_const().cast(),
+                line: 2 * step,
+                step: 2 * step * b as isize,
+            };
             let to = Place { at: between.0.offset(first).cast(), line: 2, step: 2 * pitch };
             let roots = Some((&self.first[2 * a * group..][..2 * a], &self.others[..]));
             let lanes = self.lanes.count();
@@ -107,7 +118,8 @@ impl Matrix {
         // SAFETY: rows of the matrix, and columns of the line that the caller vouches for.
         unsafe {
             let from = Place { at: between.0.offset(first * pitch).cast_const().cast(), line: 2 * pitch, step: 2 };
-            let to = Place { at: to.0.offset(line.at + first * step).cast(), line: 2 * step, step: 2 * step * a as isize };
+            let to =
+                Place { at: to.0.offset(line.at + first * step).cast(), line: 2 * step, step: 2 * step * a as isize };
             let lanes = self.lanes.count();
             self.lanes.transform(&self.rows, &Work { lanes, from, to, roots: None, scale, inverse }, room);
         }
@@ -160,7 +172,14 @@ impl Matrix {
 
     /// Calls `each` for all groups of so many lines. The last group has lines of the one before it if there are not enough
     /// for all lanes, and is of the same turn therefore.
-    fn turns(&self, threads: &dyn Threads, kept: &Kept, count: usize, width: usize, each: impl Fn(usize, Room<'_>) + Sync) {
+    fn turns(
+        &self,
+        threads: &dyn Threads,
+        kept: &Kept,
+        count: usize,
+        width: usize,
+        each: impl Fn(usize, Room<'_>) + Sync,
+    ) {
         let (whole, all) = (count / width, count.div_ceil(width));
         let groups = whole.div_ceil(TURNS * threads.count());
         let turns = whole.div_ceil(groups);
@@ -224,7 +243,9 @@ mod tests {
                         if two {
                             plan.transform_on(&Two, &kept, place, place, how);
                         } else {
-                            kept.with_scratch(plan.between() + plan.room(), |room| plan.transform(place, place, how, room));
+                            kept.with_scratch(plan.between() + plan.room(), |room| {
+                                plan.transform(place, place, how, room)
+                            });
                         }
                     }
                     let got: Vec<_> = (0..n).map(|i| memory[at(i)] * 4.0).collect();

@@ -27,7 +27,8 @@ pub(super) unsafe fn gather<T: Copy>(
         return;
     }
     // SAFETY: elements that the caller vouches for go to places that were just found to be inside.
-    let each = |l: usize, i: usize| unsafe { *to.add(l * pitch + i) = *from.offset(l as isize * line + i as isize * step) };
+    let each =
+        |l: usize, i: usize| unsafe { *to.add(l * pitch + i) = *from.offset(l as isize * line + i as isize * step) };
     #[cfg(target_arch = "x86_64")]
     if line == 1 && avx::fits::<T>() {
         let (tiled, whole) = (lines / TILE * TILE, n / TILE * TILE);
@@ -55,7 +56,8 @@ pub(super) unsafe fn scatter<T: Copy>(
     assert!(lines == 0 || (lines - 1) * pitch + n <= rows.len(), "rows have all lines");
     let from = rows.as_ptr();
     // SAFETY: as above, the other way round.
-    let each = |l: usize, i: usize| unsafe { *to.offset(l as isize * line + i as isize * step) = *from.add(l * pitch + i) };
+    let each =
+        |l: usize, i: usize| unsafe { *to.offset(l as isize * line + i as isize * step) = *from.add(l * pitch + i) };
     #[cfg(target_arch = "x86_64")]
     if line == 1 && avx::fits::<T>() {
         let (tiled, whole) = (lines / TILE * TILE, n / TILE * TILE);
@@ -105,7 +107,14 @@ mod avx {
     /// Of `n` lines the first `lines` elements can be read, of `lines` rows the first `n` can be written, both numbers
     /// are multiples of a tile, and the processor has AVX.
     #[target_feature(enable = "avx")]
-    pub(super) unsafe fn from_columns(from: *const f64, step: isize, to: *mut f64, pitch: isize, lines: usize, n: usize) {
+    pub(super) unsafe fn from_columns(
+        from: *const f64,
+        step: isize,
+        to: *mut f64,
+        pitch: isize,
+        lines: usize,
+        n: usize,
+    ) {
         for i in (0..n as isize).step_by(TILE) {
             for l in (0..lines as isize).step_by(TILE) {
                 // SAFETY: a tile inside of what the caller vouches for.
@@ -159,7 +168,15 @@ mod tests {
     use super::*;
 
     fn there_and_back<T: Copy + PartialEq + std::fmt::Debug + Default>(make: fn(usize) -> T) {
-        let cases = [(3, 20, 1, 3), (5, 8, 8, 1), (4, 17, -1, 4), (1, 5, 0, -2), (17, 19, 1, 23), (8, 16, 1, -9), (9, 7, 1, 10)];
+        let cases = [
+            (3, 20, 1, 3),
+            (5, 8, 8, 1),
+            (4, 17, -1, 4),
+            (1, 5, 0, -2),
+            (17, 19, 1, 23),
+            (8, 16, 1, -9),
+            (9, 7, 1, 10),
+        ];
         for (lines, n, line, step) in cases {
             let memory: Vec<T> = (0..1000).map(make).collect();
             let at = |l: usize, i: usize| (500 + l as isize * line + i as isize * step) as usize;

@@ -61,7 +61,8 @@ fn run(launch: &mut Launched<'_>, adds: bool, scratch: &Scratch) {
     let target = Target::new(out);
     // A single row goes through the other factor once, so that arranging it never pays.
     let most = if Simd::in_use() >= Simd::Avx512 { SMALL } else { SMALL_NARROW };
-    let small = !adds && params.b_column == 1 && n >= DEEP && (m == 1 || m * n * k <= most && k >= DEEP && k * n <= NEAR);
+    let small =
+        !adds && params.b_column == 1 && n >= DEEP && (m == 1 || m * n * k <= most && k >= DEEP && k * n <= NEAR);
     let arch = arch();
     if !small && params.slabs == 0 && Packed::pays(m, n, k) {
         let one = |matrix: usize, threads: Option<&dyn Threads>| {
@@ -69,7 +70,9 @@ fn run(launch: &mut Launched<'_>, adds: bool, scratch: &Scratch) {
             let a = Factor { of: &a[a_at..], row: params.a_row as usize, column: params.a_column as usize };
             let b = Factor { of: &b[b_at..], row: params.b_row as usize, column: params.b_column as usize };
             // SAFETY: matrix `matrix` of the output, of which there are `batch`; nobody else has it.
-            unsafe { Packed { m, n, k, a, b, out: &target, first: matrix * m * n, adds }.multiply(arch, threads, scratch) };
+            unsafe {
+                Packed { m, n, k, a, b, out: &target, first: matrix * m * n, adds }.multiply(arch, threads, scratch)
+            };
         };
         return if parallel && batch >= 2 * threads.count() {
             threads.for_each(batch as u64, &|matrix| one(matrix as usize, None));

@@ -8,8 +8,9 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::{Access, Dim3, KernelSpec, Spread};
 
 use super::{BLOCK, Family, grid, together, wgsl};
-use crate::{check::Call, 
+use crate::{
     DType, Error, Result, Tensor,
+    check::Call,
     layout::{Layout, MAX_RANK, Shape, Strides, WALKED, merge},
     tune::Op,
 };

@@ -218,8 +218,12 @@ impl WithSimd for Block<'_> {
                     let to = out.add(row * out_row + column);
                     if across == columns {
                         match down {
-                            ROWS if step == 1 => tile::<S, ROWS>(simd, depth, Rows { step: 1, ..a }, b, to, out_row, adds),
-                            ROWS => tile::<S, ROWS>(simd, depth, Rows { row: 1, step: ROWS, ..a }, b, to, out_row, adds),
+                            ROWS if step == 1 => {
+                                tile::<S, ROWS>(simd, depth, Rows { step: 1, ..a }, b, to, out_row, adds)
+                            }
+                            ROWS => {
+                                tile::<S, ROWS>(simd, depth, Rows { row: 1, step: ROWS, ..a }, b, to, out_row, adds)
+                            }
                             5 => tile::<S, 5>(simd, depth, a, b, to, out_row, adds),
                             4 => tile::<S, 4>(simd, depth, a, b, to, out_row, adds),
                             3 => tile::<S, 3>(simd, depth, a, b, to, out_row, adds),
@@ -308,12 +312,21 @@ mod tests {
     fn every_shape_and_every_width_of_vectors_gives_the_product() {
         let number = |i: usize| ((i * 37 + 11) % 8) as f32 - 3.0; // sums of their products are exact
         let scratch = Scratch::default();
-        let shapes =
-            [(1, 1, 1), (6, 16, 4), (7, 17, 5), (13, 33, 258), (150, 70, 9), (5, 300, 31), (290, 40, 520), (40, 4100, 3)];
+        let shapes = [
+            (1, 1, 1),
+            (6, 16, 4),
+            (7, 17, 5),
+            (13, 33, 258),
+            (150, 70, 9),
+            (5, 300, 31),
+            (290, 40, 520),
+            (40, 4100, 3),
+        ];
         for arch in crate::Simd::all().into_iter().filter_map(arch_of) {
             for (m, n, k) in shapes {
                 for (turned, adds) in [(false, false), (true, false), (false, true)] {
-                    let (a, b): (Vec<f32>, Vec<f32>) = ((0..m * k).map(number).collect(), (0..k * n).map(number).collect());
+                    let (a, b): (Vec<f32>, Vec<f32>) =
+                        ((0..m * k).map(number).collect(), (0..k * n).map(number).collect());
                     let strides = |rows, columns| if turned { (1, rows) } else { (columns, 1) };
                     let ((a_row, a_column), (b_row, b_column)) = (strides(m, k), strides(k, n));
                     let mut out = vec![0.5; m * n + 2];

@@ -129,8 +129,11 @@ impl Small {
                 let mut right = [simd.splat_f32s(0.0); VECTORS];
                 for v in 0..VECTORS {
                     let at = b.add(v * S::F32_LANES);
-                    right[v] =
-                        if v + 1 < VECTORS { at.cast::<S::f32s>().read_unaligned() } else { simd.mask_load_ptr_f32s(last, at) };
+                    right[v] = if v + 1 < VECTORS {
+                        at.cast::<S::f32s>().read_unaligned()
+                    } else {
+                        simd.mask_load_ptr_f32s(last, at)
+                    };
                 }
                 for r in 0..ROWS {
                     let left = simd.splat_f32s(*a.add(r * self.a_row));
@@ -232,14 +235,26 @@ mod tests {
     fn every_shape_and_every_width_of_vectors_gives_the_product() {
         let number = |i: usize| ((i * 37 + 11) % 64) as f32 - 31.0; // sums of their products are exact
         for arch in crate::Simd::all().into_iter().filter_map(arch_of) {
-            for (m, n, k) in [(1, 1, 1), (1, 70, 9), (1, 16, 8), (2, 15, 3), (5, 33, 4), (15, 64, 7), (16, 16, 16), (23, 49, 8)] {
+            for (m, n, k) in
+                [(1, 1, 1), (1, 70, 9), (1, 16, 8), (2, 15, 3), (5, 33, 4), (15, 64, 7), (16, 16, 16), (23, 49, 8)]
+            {
                 // The left factor is turned, the others have something between their rows.
                 let (a_row, a_column, b_row, out_row) = (1, m, n + 3, n + 2);
                 let a: Vec<f32> = (0..m * k).map(number).collect();
                 let b: Vec<f32> = (0..k * b_row).map(number).collect();
                 let mut out = vec![0.5; m * out_row];
-                let small =
-                    Small { m, n, k, a: a.as_ptr(), a_row, a_column, b: b.as_ptr(), b_row, out: out.as_mut_ptr(), out_row };
+                let small = Small {
+                    m,
+                    n,
+                    k,
+                    a: a.as_ptr(),
+                    a_row,
+                    a_column,
+                    b: b.as_ptr(),
+                    b_row,
+                    out: out.as_mut_ptr(),
+                    out_row,
+                };
                 // SAFETY: the vectors have as many elements as rows of these lengths need.
                 unsafe { small.multiply(arch) };
                 for (at, &got) in out.iter().enumerate() {

@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::KernelSpec;
 
 use super::{Family, grid, kernel, together, wgsl};
-use crate::{check::Call, DType, Error, Result, Tensor, layout::MAX_RANK};
+use crate::{DType, Error, Result, Tensor, check::Call, layout::MAX_RANK};
 
 /// The longest row that one thread of a GPU does.
 const LONGEST: usize = 2048;

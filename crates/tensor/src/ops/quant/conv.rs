@@ -4,8 +4,8 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::{Access, KernelSpec};
 
 use super::{
-    BLOCK, Factors, Family, MULTIPLY, Multiplied, PANEL, Sides, UNFOLD, by_first, by_first_sums, check_depth, cpu, grid,
-    multiply, sums_of_woven, uniform,
+    BLOCK, Factors, Family, MULTIPLY, Multiplied, PANEL, Sides, UNFOLD, by_first, by_first_sums, check_depth, cpu,
+    grid, multiply, sums_of_woven, uniform,
     watch::{Shown, watch},
     wgsl,
 };

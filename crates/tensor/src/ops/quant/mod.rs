@@ -16,17 +16,18 @@ mod watch;
 use bytemuck::{Pod, Zeroable};
 use millrace_core::{Access, Buffer, KernelSpec};
 
-pub(crate) use watch::{as_eight_bits, as_integers};
-use watch::{Shown, watch};
 use super::{BLOCK, Family, create, grid, wgsl};
-use crate::{check::{Call, Scales}, 
+use crate::{
     DType, Error, Quantized, Result, Tensor, Tensors,
+    check::{Call, Scales},
     layout::Shape,
     quant::{
         Channel, Invalid, Parameters,
         quantized::{Forms, columns, words},
     },
 };
+use watch::{Shown, watch};
+pub(crate) use watch::{as_eight_bits, as_integers};
 
 /// Columns of a woven right factor that lie next to one another.
 pub(crate) const PANEL: usize = 32;

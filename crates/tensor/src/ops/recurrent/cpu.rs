@@ -109,8 +109,7 @@ struct Layer<'a> {
 fn run(launch: &mut Launched<'_>, cell: Cell) {
     let params = launch.params::<Params>();
     let before = |input: &'_ [f32], from: u32| (params.has_initial != 0).then_some(from as usize..input.len());
-    let (given, weights, hidden_before) =
-        (launch.input::<f32>(0), launch.input::<f32>(1), launch.input::<f32>(2));
+    let (given, weights, hidden_before) = (launch.input::<f32>(0), launch.input::<f32>(1), launch.input::<f32>(2));
     let hidden_before = before(hidden_before, params.hidden_from).map(|range| &hidden_before[range]);
     let output = Shared::new(launch.output::<f32>(3));
     let hidden_after = Shared::new(launch.output::<f32>(4));
@@ -184,8 +183,7 @@ impl Layer<'_> {
         let each = (count / self.directions).max(1);
         let groups = (self.batch / ENOUGH).clamp(1, each);
         let members = (each / groups).clamp(1, self.panels);
-        let teams: Vec<Together> =
-            (0..self.directions * groups).map(|_| Together::new(members, self.steps)).collect();
+        let teams: Vec<Together> = (0..self.directions * groups).map(|_| Together::new(members, self.steps)).collect();
         for_each(teams.len() * members, &|task| {
             let (team, me) = (task as usize / members, task as usize % members);
             let (direction, rows) = (team / groups, part(self.batch, groups, team % groups));
@@ -454,12 +452,7 @@ impl Work<'_> {
 /// Into `sums`, a panel times the states of `R` sequences. States that are empty are zeros.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "loops of a known length over registers")]
-fn multiply<S: Simd, const V: usize, const R: usize>(
-    simd: S,
-    panel: &[f32],
-    states: &[&[f32]; ROWS],
-    to: &mut Sums,
-) {
+fn multiply<S: Simd, const V: usize, const R: usize>(simd: S, panel: &[f32], states: &[&[f32]; ROWS], to: &mut Sums) {
     let mut sums = [[simd.splat_f32s(0.0); V]; R];
     let len = states[0].len();
     let mut rows: [&[f32]; R] = [&[]; R];

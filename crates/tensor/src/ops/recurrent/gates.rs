@@ -59,10 +59,9 @@ mod tests {
     fn fractions_are_what_they_stand_for() {
         let samples = (0..20_000).map(|i| (i - 10_000) as f32 / 500.0);
         for x in samples.chain([0.0, 1e-30, -1e-8, 80.0, -90.0, 1e30, -1e30, f32::INFINITY, f32::NEG_INFINITY]) {
-            for ((top, bottom), want) in [
-                (sigmoid(x), 1.0 / (1.0 + (-f64::from(x)).exp())),
-                (tanh(x), f64::from(x).tanh()),
-            ] {
+            for ((top, bottom), want) in
+                [(sigmoid(x), 1.0 / (1.0 + (-f64::from(x)).exp())), (tanh(x), f64::from(x).tanh())]
+            {
                 assert!((1.0..=2.0).contains(&bottom), "{x}: {bottom}");
                 let got = f64::from(top / bottom);
                 assert!((got - want).abs() <= 4e-7 * want.abs() + 1e-38, "{x}: {got} is not {want}");

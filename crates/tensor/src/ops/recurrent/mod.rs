@@ -15,8 +15,9 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::{Access, KernelSpec, Launch};
 
 use super::{BLOCK, Family, copy, create, grid, together, wgsl};
-use crate::{check::Call, 
+use crate::{
     DType, Error, Result, Tensor,
+    check::Call,
     layout::{Layout, Shape},
 };
 use network::Cell;
@@ -96,20 +97,26 @@ fn one_step(cell: Cell) -> KernelSpec {
     let sums = each(&|g| format!("var s{g} = vec4<f32>();\n"));
     let products = each(&|g| format!("s{g} += turned[at + {g}u * params.hidden] * h;\n"));
     let names = [
-        ("{CELL}", match cell {
-            Cell::Tanh | Cell::Relu => "",
-            Cell::Gru => include_str!("gru.wgsl"),
-            Cell::Lstm => include_str!("lstm.wgsl"),
-        }),
+        (
+            "{CELL}",
+            match cell {
+                Cell::Tanh | Cell::Relu => "",
+                Cell::Gru => include_str!("gru.wgsl"),
+                Cell::Lstm => include_str!("lstm.wgsl"),
+            },
+        ),
         ("{GATES}", &format!("{gates}u")),
         ("{SUMS}", &sums),
         ("{PRODUCTS}", &products),
-        ("{VALUE}", match cell {
-            Cell::Tanh => "tanh_(given(0u, b) + recurrent(0u, s0[i]))",
-            Cell::Relu => "relu(given(0u, b) + recurrent(0u, s0[i]))",
-            Cell::Gru => "gru(b, s0[i], s1[i], s2[i])",
-            Cell::Lstm => "lstm(b, s0[i], s1[i], s2[i], s3[i])",
-        }),
+        (
+            "{VALUE}",
+            match cell {
+                Cell::Tanh => "tanh_(given(0u, b) + recurrent(0u, s0[i]))",
+                Cell::Relu => "relu(given(0u, b) + recurrent(0u, s0[i]))",
+                Cell::Gru => "gru(b, s0[i], s1[i], s2[i])",
+                Cell::Lstm => "lstm(b, s0[i], s1[i], s2[i], s3[i])",
+            },
+        ),
     ];
     let source = format!("{}{}", include_str!("../math.wgsl"), include_str!("step.wgsl"));
     spec.wgsl(wgsl(&source, &names))
@@ -200,12 +207,7 @@ struct Checked<'a> {
 }
 
 impl<'a> Checked<'a> {
-    fn new(
-        x: &Tensor,
-        network: &'a Recurrent,
-        weights: &Tensor,
-        initial: Option<&RecurrentState>,
-    ) -> Result<Self> {
+    fn new(x: &Tensor, network: &'a Recurrent, weights: &Tensor, initial: Option<&RecurrentState>) -> Result<Self> {
         network.check(OP)?;
         let given = [Some(x), Some(weights), initial.map(|i| &i.hidden), initial.and_then(|i| i.cell.as_ref())];
         for tensor in given.into_iter().flatten() {
@@ -260,10 +262,7 @@ impl<'a> Checked<'a> {
     fn nothing(&self, x: &Tensor) -> Result<RecurrentOutput> {
         let empty = |shape: Shape| create::full(x.tensors(), shape, DType::F32, 0);
         let cell = if self.network.cell == Cell::Lstm { Some(empty(self.states)?) } else { None };
-        Ok(RecurrentOutput {
-            output: empty(self.output)?,
-            state: RecurrentState { hidden: empty(self.states)?, cell },
-        })
+        Ok(RecurrentOutput { output: empty(self.output)?, state: RecurrentState { hidden: empty(self.states)?, cell } })
     }
 
     fn run(&self, x: &Tensor, weights: &Tensor, initial: Option<&RecurrentState>) -> Result<RecurrentOutput> {

@@ -97,8 +97,7 @@ mod tests {
     /// Every part adds what all parts have after the step before.
     fn counted(parts: usize, steps: usize, threads: &[usize]) -> u64 {
         let together = Together::new(parts, steps);
-        let sums: Vec<Vec<AtomicU64>> =
-            (0..=steps).map(|_| (0..parts).map(|_| AtomicU64::new(0)).collect()).collect();
+        let sums: Vec<Vec<AtomicU64>> = (0..=steps).map(|_| (0..parts).map(|_| AtomicU64::new(0)).collect()).collect();
         sums[0].iter().for_each(|sum| sum.store(1, Ordering::Relaxed));
         let total = |step: usize| sums[step].iter().map(|sum| sum.load(Ordering::Relaxed)).fold(0, u64::wrapping_add);
         std::thread::scope(|scope| {

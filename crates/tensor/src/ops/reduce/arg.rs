@@ -3,7 +3,7 @@
 use millrace_core::{CpuKernel, KernelSpec};
 
 use super::{Family, Params, cpu, grid, kernel, left, wgsl};
-use crate::{check::Call, DType, Error, Result, Tensor};
+use crate::{DType, Error, Result, Tensor, check::Call};
 
 struct Entry {
     name: &'static str,
@@ -15,10 +15,34 @@ struct Entry {
 }
 
 const TABLE: [Entry; 4] = [
-    Entry { name: "argmax", dtype: DType::F32, better: "v > best", cpu: cpu::arg::<cpu::Max>, merge: cpu::merge::<cpu::Max> },
-    Entry { name: "argmax", dtype: DType::I32, better: "v > best", cpu: cpu::arg::<cpu::MaxI32>, merge: cpu::merge::<cpu::MaxI32> },
-    Entry { name: "argmin", dtype: DType::F32, better: "v < best", cpu: cpu::arg::<cpu::Min>, merge: cpu::merge::<cpu::Min> },
-    Entry { name: "argmin", dtype: DType::I32, better: "v < best", cpu: cpu::arg::<cpu::MinI32>, merge: cpu::merge::<cpu::MinI32> },
+    Entry {
+        name: "argmax",
+        dtype: DType::F32,
+        better: "v > best",
+        cpu: cpu::arg::<cpu::Max>,
+        merge: cpu::merge::<cpu::Max>,
+    },
+    Entry {
+        name: "argmax",
+        dtype: DType::I32,
+        better: "v > best",
+        cpu: cpu::arg::<cpu::MaxI32>,
+        merge: cpu::merge::<cpu::MaxI32>,
+    },
+    Entry {
+        name: "argmin",
+        dtype: DType::F32,
+        better: "v < best",
+        cpu: cpu::arg::<cpu::Min>,
+        merge: cpu::merge::<cpu::Min>,
+    },
+    Entry {
+        name: "argmin",
+        dtype: DType::I32,
+        better: "v < best",
+        cpu: cpu::arg::<cpu::MinI32>,
+        merge: cpu::merge::<cpu::MinI32>,
+    },
 ];
 
 /// Each has a kernel that finds winners, and one that finds the winner of winners.

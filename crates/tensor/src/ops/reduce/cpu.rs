@@ -5,7 +5,7 @@ use millrace_core::{CpuKernel, Launched};
 use pulp::{Simd, WithSimd};
 
 use super::Params;
-use crate::{simd::arch, 
+use crate::{
     cpu::{
         BLOCK, PIECE, pieces,
         source::gather,
@@ -13,6 +13,7 @@ use crate::{simd::arch,
         worth_threads,
     },
     math,
+    simd::arch,
 };
 
 /// Elements that are folded side by side: four of the widest registers.
@@ -92,7 +93,10 @@ macro_rules! folds {
         }
     )+};
 }
-use std::{convert::identity, ops::{Add, Mul}};
+use std::{
+    convert::identity,
+    ops::{Add, Mul},
+};
 folds! {
     Sum: f32, f32, f64, 0, identity, Add::add, |acc: f64, divisor: f32| (acc / f64::from(divisor)) as f32;
     SumI32: i32, i32, i32, 0, identity, i32::wrapping_add, |acc, _| acc;
@@ -434,7 +438,9 @@ pub(crate) fn merge<F: Fold<Lane = <F as Fold>::X>>() -> CpuKernel {
             for &at in winners[output * partials..][..partials].iter().skip(id % chunks).step_by(chunks) {
                 gather(x, shape, strides, base, at as usize, &mut value);
                 let earlier = |(first, best): (u32, F::X)| (value[0] == best || F::is_nan(value[0])) && at < first;
-                if best.is_none_or(|best| beats::<F>(value[0], best.1) || (!beats::<F>(best.1, value[0]) && earlier(best))) {
+                if best
+                    .is_none_or(|best| beats::<F>(value[0], best.1) || (!beats::<F>(best.1, value[0]) && earlier(best)))
+                {
                     best = Some((at, value[0]));
                 }
             }

@@ -12,8 +12,9 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::{CpuKernel, KernelSpec};
 
 use super::{BLOCK, Family, create, grid, kernel, spread, wgsl};
-use crate::{check::Call, 
+use crate::{
     DType, Error, Result, Tensor,
+    check::Call,
     layout::{Layout, MAX_RANK, Shape, merge},
     tune::Op,
 };

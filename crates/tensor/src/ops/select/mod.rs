@@ -5,7 +5,7 @@ mod cpu;
 use millrace_core::KernelSpec;
 
 use super::{ELEMENTWISE, Family, Form, Walk, kernel, together, walk, wgsl};
-use crate::{check::Call, DType, Error, Result, Tensor, cpu::map, layout::Shape};
+use crate::{DType, Error, Result, Tensor, check::Call, cpu::map, layout::Shape};
 
 pub(crate) const KERNELS: usize = 1;
 

@@ -2,10 +2,11 @@ use millrace_core::CpuKernel;
 use pulp::{Simd, WithSimd};
 
 use super::Params;
-use crate::{simd::arch, 
+use crate::{
     cpu::{PIECE, pieces, worth_threads},
     math,
     ops::reduce::cpu::{Max, Sum, fold},
+    simd::arch,
 };
 
 pub(crate) fn kernel() -> CpuKernel {

@@ -210,7 +210,8 @@ fn add_lines(launch: &mut Launched<'_>) {
         true => launch.threads().for_each(all.len() as u64, &each),
         false => (0..all.len() as u64).for_each(each),
     }
-    let written: Vec<_> = all.iter_mut().filter_map(|piece| piece.get_mut().ok()).map(|p| (p.indices.len(), p.written)).collect();
+    let written: Vec<_> =
+        all.iter_mut().filter_map(|piece| piece.get_mut().ok()).map(|p| (p.indices.len(), p.written)).collect();
     let (mut from, mut to) = (0, 0);
     for (room, written) in written {
         indices.copy_within(from..from + written, to);

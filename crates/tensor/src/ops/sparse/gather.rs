@@ -156,13 +156,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx512f")]
-    pub(super) fn rows_avx512(
-        range: &Range<'_>,
-        indices: &[u32],
-        values: &[f32],
-        x: &[f32],
-        out: &mut [f32],
-    ) -> f32 {
+    pub(super) fn rows_avx512(range: &Range<'_>, indices: &[u32], values: &[f32], x: &[f32], out: &mut [f32]) -> f32 {
         let four = |entries: (&[u32], &[f32]), lengths, x: &[f32]| Some(four_rows_avx512(entries, lengths, x));
         rows_in_fours(range, (indices, values), x, out, four, |indices, values, x| dot_avx512(indices, values, x))
     }
@@ -236,7 +230,9 @@ mod x86 {
     pub(super) fn rows_avx2(range: &Range<'_>, indices: &[u32], values: &[f32], x: &[f32], out: &mut [f32]) -> f32 {
         if has_runs(range, indices, x) {
             let four = |entries: (&[u32], &[f32]), lengths, x: &[f32]| four_runs_avx2(entries, lengths, x);
-            return rows_in_fours(range, (indices, values), x, out, four, |indices, values, x| run_or_each(indices, values, x));
+            return rows_in_fours(range, (indices, values), x, out, four, |indices, values, x| {
+                run_or_each(indices, values, x)
+            });
         }
         let first = range.entry.min(indices.len());
         let last = range.ends.iter().fold(0, |last, &end| last.max(end)) as usize;
@@ -258,7 +254,8 @@ mod x86 {
     fn has_runs(range: &Range<'_>, indices: &[u32], x: &[f32]) -> bool {
         let ends = range.ends;
         let first = (range.entry, ends.first().map_or(range.end, |&end| end as usize));
-        let others = ends.windows(2).step_by((ends.len() / SAMPLE).max(1)).map(|ends| (ends[0] as usize, ends[1] as usize));
+        let others =
+            ends.windows(2).step_by((ends.len() / SAMPLE).max(1)).map(|ends| (ends[0] as usize, ends[1] as usize));
         let (mut runs, mut seen) = (0, 0);
         for row in [first].into_iter().chain(others).filter_map(|(from, to)| indices.get(from..to)) {
             if row.len() > 1 {

@@ -16,7 +16,12 @@ use bytemuck::{Pod, Zeroable};
 use millrace_core::{Access, Buffer, BufferSlice, KernelSpec, Spread};
 
 use super::{BLOCK, Family, create, folded, grid, wgsl};
-use crate::{DType, Error, Result, SparseMatrix, Tensor, Tensors, check::Call, layout::{Layout, Shape}, tune::Op};
+use crate::{
+    DType, Error, Result, SparseMatrix, Tensor, Tensors,
+    check::Call,
+    layout::{Layout, Shape},
+    tune::Op,
+};
 
 /// Items of a piece on the CPU, with one column of the dense factor; fewer with more columns,
 const PIECE: usize = 32 * 1024;
@@ -66,12 +71,17 @@ const ALONE: &str = "from_bits(indices[2u * params.entries + entry])";
 
 /// Binds the three arrays of a sparse matrix, to be read.
 fn matrix(spec: KernelSpec, [pointers, indices, values]: [&str; 3]) -> KernelSpec {
-    spec.binding::<u32>(pointers, Access::Read).binding::<u32>(indices, Access::Read).binding::<f32>(values, Access::Read)
+    spec.binding::<u32>(pointers, Access::Read)
+        .binding::<u32>(indices, Access::Read)
+        .binding::<f32>(values, Access::Read)
 }
 
 /// The factors, or summands, of an operation on two of them.
 fn both(name: &str) -> KernelSpec {
-    matrix(matrix(KernelSpec::new(name), ["a_pointers", "a_indices", "a_values"]), ["b_pointers", "b_indices", "b_values"])
+    matrix(
+        matrix(KernelSpec::new(name), ["a_pointers", "a_indices", "a_values"]),
+        ["b_pointers", "b_indices", "b_values"],
+    )
 }
 
 pub(crate) fn spec(number: usize) -> KernelSpec {
@@ -204,7 +214,9 @@ impl SparseMatrix {
         let (items, spread) = match (way, tensors.is_bounded()) {
             (1, false) => (usual, Spread::One),
             (1, true) | (2, false) => ((usual / 4).max(FEWEST), Spread::Usual),
-            (2, true) | (3, false) => (if tensors.is_bounded() { (usual * 4).min(LONGEST) } else { usual * 4 }, Spread::Usual),
+            (2, true) | (3, false) => {
+                (if tensors.is_bounded() { (usual * 4).min(LONGEST) } else { usual * 4 }, Spread::Usual)
+            }
             _ => (usual, Spread::Usual),
         };
         let pieces = total.div_ceil(items);
@@ -220,7 +232,8 @@ impl SparseMatrix {
         let starts = tensors.device().allocate(4 * (pieces + 1))?;
         let carries = tensors.device().allocate(4 * pieces * n)?;
         let launch = tensors.kernel(Family::Sparse, PRODUCT)?.launch();
-        let launch = launch.bind(parts.pointers.clone()).bind(parts.indices.clone()).bind(parts.values.clone()).bind(from);
+        let launch =
+            launch.bind(parts.pointers.clone()).bind(parts.indices.clone()).bind(parts.values.clone()).bind(from);
         let launch = launch.bind(&starts).bind(&carries).bind(target);
         tensors.enqueue(launch.params(&params).grid(grid(pieces * n)).spread(spread))?;
         // A single piece ends with the last row, and carries nothing.
@@ -230,10 +243,12 @@ impl SparseMatrix {
         }
         if tensors.check().is_some() {
             let part = |slice: &BufferSlice, n: usize, dtype: DType| {
-                let layout = Layout { offset: slice.range().start / 4, ..Layout::contiguous([n].into_iter().collect()) };
+                let layout =
+                    Layout { offset: slice.range().start / 4, ..Layout::contiguous([n].into_iter().collect()) };
                 Tensor::new(tensors.clone(), Some(slice.buffer().clone()), layout, dtype)
             };
-            let (pointers, indices) = (part(&parts.pointers, rows + 1, DType::I32), part(&parts.indices, self.nnz(), DType::I32));
+            let (pointers, indices) =
+                (part(&parts.pointers, rows + 1, DType::I32), part(&parts.indices, self.nnz(), DType::I32));
             let values = part(&parts.values, self.nnz(), DType::F32);
             tensors.watch(|| Call::Sparse { rows, columns: depth }, &[&pointers, &indices, &values, &x], &out);
         }

@@ -5,7 +5,7 @@ mod cpu;
 use millrace_core::{CpuKernel, KernelSpec};
 
 use super::{ELEMENTWISE, Family, Form, Walk, geometry, kernel, walk, wgsl};
-use crate::{check::Call, DType, Error, Result, Tensor};
+use crate::{DType, Error, Result, Tensor, check::Call};
 
 /// One operation for one element type.
 pub(crate) struct Entry {
@@ -17,8 +17,8 @@ pub(crate) struct Entry {
     cpu: fn() -> CpuKernel,
 }
 
-use cpu::Unary;
 pub(crate) use cpu::TABLE;
+use cpu::Unary;
 
 /// Each entry has a kernel of each form.
 pub(crate) const KERNELS: usize = Form::ALL.len() * TABLE.len();
@@ -141,7 +141,11 @@ impl Tensor {
             DType::I32 => [Some(Unary::F32ToI32), None, Some(Unary::BoolToI32)],
             DType::Bool => [Some(Unary::F32ToBool), Some(Unary::I32ToBool), None],
             DType::Complex => {
-                return Err(Error::DType { op: "cast to complex", given: self.dtype(), takes: "the parts, as `complex`" });
+                return Err(Error::DType {
+                    op: "cast to complex",
+                    given: self.dtype(),
+                    takes: "the parts, as `complex`",
+                });
             }
         };
         unary(self, "cast", "f32, i32 or bool", entries)

@@ -102,7 +102,8 @@ impl WithSimd for Part<'_> {
 impl Product<'_> {
     #[inline(always)]
     fn part(&self, matrix: usize, (top, bottom): (usize, usize), (left, right): (usize, usize)) {
-        let (m, steps, all) = (self.params.m as usize, self.params.steps as usize, (self.params.n as usize).div_ceil(PANEL));
+        let (m, steps, all) =
+            (self.params.m as usize, self.params.steps as usize, (self.params.n as usize).div_ceil(PANEL));
         let level = Level::in_use().suited(bottom - top, steps);
         let (multiplier, height, deepest) = (Multiplier::new(level), level.rows(), level.depth());
         let lines = &self.a[(matrix % self.params.groups as usize * m + top) * steps..][..(bottom - top) * steps];

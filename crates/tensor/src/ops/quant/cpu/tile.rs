@@ -203,7 +203,14 @@ mod x86 {
     /// # Safety
     /// The processor has the level; `a` has `rows` rows, at most [`HELD`], of as many words as `b` has steps, and `sums` has
     /// as many rows.
-    pub(super) unsafe fn some(level: Level, a: &[u32], stride: usize, rows: usize, b: &[u32], sums: &mut [[i32; PANEL]]) {
+    pub(super) unsafe fn some(
+        level: Level,
+        a: &[u32],
+        stride: usize,
+        rows: usize,
+        b: &[u32],
+        sums: &mut [[i32; PANEL]],
+    ) {
         assert!(sums.len() == rows && rows <= HELD, "a row of sums for every row");
         // SAFETY: as the caller says.
         unsafe {
@@ -268,7 +275,14 @@ mod x86 {
 
     /// `R` rows by half a panel.
     #[target_feature(enable = "avx2,avxvnni")]
-    unsafe fn half_vnni<const R: usize>(a: &[u32], stride: usize, b: &[u32], sums: &mut [[i32; PANEL]], row: usize, half: usize) {
+    unsafe fn half_vnni<const R: usize>(
+        a: &[u32],
+        stride: usize,
+        b: &[u32],
+        sums: &mut [[i32; PANEL]],
+        row: usize,
+        half: usize,
+    ) {
         let a = a.as_ptr();
         // SAFETY: as in `wide`, with registers of half the size.
         unsafe {
@@ -311,7 +325,14 @@ mod x86 {
 
     /// `R` rows by half a panel: the even and the odd ones of four numbers as pairs of 16 bits.
     #[target_feature(enable = "avx2")]
-    unsafe fn half_pairs<const R: usize>(a: &[u32], stride: usize, b: &[u32], sums: &mut [[i32; PANEL]], row: usize, half: usize) {
+    unsafe fn half_pairs<const R: usize>(
+        a: &[u32],
+        stride: usize,
+        b: &[u32],
+        sums: &mut [[i32; PANEL]],
+        row: usize,
+        half: usize,
+    ) {
         let a = a.as_ptr();
         // SAFETY: as in `wide`, with registers of half the size.
         unsafe {
@@ -362,7 +383,20 @@ mod tests {
 
     #[test]
     fn all_levels_give_the_same_sums() {
-        for (rows, steps, stride) in [(1, 1, 1), (12, 7, 9), (5, 130, 130), (11, 64, 70), (4, 3, 3), (7, 2, 2), (16, 16, 16), (32, 48, 48), (31, 37, 40), (32, 15, 16), (17, 16, 20), (25, 33, 33)] {
+        for (rows, steps, stride) in [
+            (1, 1, 1),
+            (12, 7, 9),
+            (5, 130, 130),
+            (11, 64, 70),
+            (4, 3, 3),
+            (7, 2, 2),
+            (16, 16, 16),
+            (32, 48, 48),
+            (31, 37, 40),
+            (32, 15, 16),
+            (17, 16, 20),
+            (25, 33, 33),
+        ] {
             let (a, b) = (words(1, rows * stride), words(2, steps * PANEL));
             let mut start = Sums::default();
             start.0.iter_mut().flatten().enumerate().for_each(|(i, sum)| *sum = i as i32 * 77 - 9000);
@@ -370,7 +404,8 @@ mod tests {
             for (row, sums) in want.0[..rows].iter_mut().enumerate() {
                 for (column, sum) in sums.iter_mut().enumerate() {
                     for step in 0..steps {
-                        let (left, right) = (a[row * stride + step].to_le_bytes(), b[step * PANEL + column].to_le_bytes());
+                        let (left, right) =
+                            (a[row * stride + step].to_le_bytes(), b[step * PANEL + column].to_le_bytes());
                         for (left, right) in left.into_iter().zip(right) {
                             *sum += i32::from(left as i8) * i32::from(right);
                         }

@@ -48,8 +48,9 @@ fn one_line(params: &Unfolded, data: &[u8], factor: usize, k: usize, line: &mut 
     let first: [isize; 3] = std::array::from_fn(|axis| {
         (place[axis] * at(params.dilation, axis)) as isize - at(params.padding, axis) as isize
     });
-    let inside: [Range<usize>; 3] =
-        std::array::from_fn(|axis| inside(first[axis], at(params.stride, axis), at(params.output, axis), at(params.input, axis)));
+    let inside: [Range<usize>; 3] = std::array::from_fn(|axis| {
+        inside(first[axis], at(params.stride, axis), at(params.output, axis), at(params.input, axis))
+    });
     let position = |axis: usize, patch: usize| (first[axis] + (patch * at(params.stride, axis)) as isize) as usize;
     let (zero, stride) = (params.zero as u8, at(params.stride, 2));
     let [_, height, width] = params.output.map(|n| n as usize);
@@ -91,7 +92,8 @@ mod tests {
 
     #[test]
     fn places_are_inside_from_the_first_to_the_last_patch() {
-        for (first, stride, patches, input) in [(-3, 2, 6, 5), (0, 1, 4, 4), (4, 3, 2, 5), (-9, 2, 3, 2), (7, 1, 3, 5)] {
+        for (first, stride, patches, input) in [(-3, 2, 6, 5), (0, 1, 4, 4), (4, 3, 2, 5), (-9, 2, 3, 2), (7, 1, 3, 5)]
+        {
             let is = |patch: usize| (0..input as isize).contains(&(first + (patch * stride) as isize));
             let want: Vec<usize> = (0..patches).filter(|patch| is(*patch)).collect();
             assert_eq!(inside(first, stride, patches, input).collect::<Vec<_>>(), want);

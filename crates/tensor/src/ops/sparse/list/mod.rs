@@ -134,7 +134,8 @@ pub(super) const KERNELS: usize = TABLE.len();
 
 pub(super) fn spec(number: usize) -> KernelSpec {
     let (name, text, needs, bindings) = TABLE[number];
-    let (place, sum) = (if name == "pointers" { "places[low]" } else { "low" }, if name == "add" { "i" } else { "i / TILE" });
+    let (place, sum) =
+        (if name == "pointers" { "places[low]" } else { "low" }, if name == "add" { "i" } else { "i / TILE" });
     let source = format!("{}{text}{needs}", include_str!("params.wgsl"));
     let spec = KernelSpec::new(format!("sparse_list_{name}")).params::<Params>().block(BLOCK);
     let spec = bindings.iter().fold(spec, |spec, &(name, access)| spec.binding::<u32>(name, access));

@@ -31,7 +31,8 @@ pub(in super::super) fn multiply(
     if products == 0 {
         return Ok(SparseMatrix::of(tensors, shape, 0, None));
     }
-    let pieces = if products > PIECE { pieces(a, a_parts, &starts, products)? } else { iter::once(0..products).collect() };
+    let pieces =
+        if products > PIECE { pieces(a, a_parts, &starts, products)? } else { iter::once(0..products).collect() };
     let done = pieces.into_iter().map(|piece| {
         let mut list = List::new("multiply", tensors, piece.len())?;
         let (rows, first) = (shape[0] as u32, piece.start as u32);
