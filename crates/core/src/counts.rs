@@ -94,7 +94,10 @@ fn place(kind: CommandKind) -> usize {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     commands: [AtomicU64; KINDS],
+    /// Nanoseconds for which launches ran.
     busy: AtomicU64,
+    /// When the one that runs began, in nanoseconds since the device was opened and never zero; zero if none does.
+    began: AtomicU64,
 }
 
 fn add(to: &AtomicU64, n: u64) {
@@ -107,8 +110,16 @@ impl Tally {
         add(&self.commands[place(kind)], 1);
     }
 
-    pub(crate) fn busy(&self, time: Duration) {
-        add(&self.busy, time.as_nanos() as u64);
+    /// A launch begins, so long after the device was opened.
+    pub(crate) fn begin(&self, at: Duration) {
+        self.began.store((at.as_nanos() as u64).max(1), Ordering::Relaxed);
+    }
+
+    /// It has ended after so long.
+    pub(crate) fn end(&self, took: Duration) {
+        self.began.store(0, Ordering::Relaxed);
+        // Who sees this sees that it has ended: nothing counts twice.
+        self.busy.store(self.busy.load(Ordering::Relaxed) + took.as_nanos() as u64, Ordering::Release);
     }
 
     /// Commands of all kinds.
@@ -116,8 +127,14 @@ impl Tally {
         self.commands.iter().map(|n| n.load(Ordering::Relaxed)).sum()
     }
 
-    pub(crate) fn busy_time(&self) -> Duration {
-        Duration::from_nanos(self.busy.load(Ordering::Relaxed))
+    /// For how long launches ran, so long after the device was opened; with the one that still does.
+    pub(crate) fn busy_time(&self, now: Duration) -> Duration {
+        let busy = self.busy.load(Ordering::Acquire);
+        let running = match self.began.load(Ordering::Relaxed) {
+            0 => 0,
+            began => (now.as_nanos() as u64).saturating_sub(began),
+        };
+        Duration::from_nanos(busy + running)
     }
 
     /// Takes over what another counted.

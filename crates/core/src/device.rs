@@ -485,10 +485,7 @@ impl Device {
         if let Some(error) = core.watch.lost() {
             return Err(error);
         }
-        core.kernels.get(core.info.kind, spec, || {
-            let code = core.backend.compile(spec)?;
-            Ok(Kernel::new(core.id, spec.clone(), code, core.launches.clone()))
-        })
+        core.kernel(spec)
     }
 
     /// How long a wait without a deadline of its own lasts while nothing moves.

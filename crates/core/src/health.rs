@@ -326,8 +326,9 @@ impl Core {
             Drive::Direct(device) => (self.options.workers.unwrap_or_else(|| device.workers()), 0, 0, Duration::ZERO),
             Drive::Line(line) => (1, line.len(), line.bytes(), line.busy()),
         };
-        busy += streams.iter().map(|stream| stream.tally.busy_time()).sum::<Duration>();
-        busy += self.streams().gone.busy_time();
+        let now = self.opened.elapsed();
+        busy += streams.iter().map(|stream| stream.tally.busy_time(now)).sum::<Duration>();
+        busy += self.streams().gone.busy_time(now);
         let counts = self.counts();
         let state = self.condition();
         Health {

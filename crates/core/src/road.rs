@@ -63,7 +63,7 @@ pub(crate) struct Core {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) drive: Drive,
     pub(crate) pool: Arc<PoolCore>,
-    pub(crate) kernels: Kernels,
+    pub(crate) kernels: Arc<Kernels>,
     pub(crate) replies: ReplyPool<Result<Output>>,
     pub(crate) launches: Arc<Slab<LaunchBody>>,
     /// Padded: workers write it while submitters read what is around it.
@@ -357,6 +357,9 @@ impl Core {
         let run = || {
             let Some(command) = slot else { return };
             let begun = matches!(command, Command::Launch(_)).then(Instant::now);
+            if let Some(begun) = begun {
+                stream.tally.begin(begun.saturating_duration_since(self.opened));
+            }
             *result = match command {
                 Command::Synchronize => stream.take_error().map_or(Ok(Output::Done), Err),
                 Command::Mark(signal) => {
@@ -369,13 +372,14 @@ impl Core {
             if let (Command::Launch(launch), Some(begun)) = (&*command, begun) {
                 let took = begun.elapsed();
                 launch.body().kernel().took(took);
-                stream.tally.busy(took);
+                stream.tally.end(took);
             }
             ended(command, result.is_err());
             // Before the answer, so that whoever waited finds the buffers free.
             *slot = None;
         };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
+            stream.tally.end(Duration::ZERO);
             *result = Err(Error::from_panic(&*panic));
             quietly_drop(panic);
             if let Some(command) = slot.take() {

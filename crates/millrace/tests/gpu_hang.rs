@@ -44,6 +44,21 @@ fn a_wait_on_a_device_that_hangs_ends_in_time_and_the_device_is_replaced() {
         assert!(ticket.wait_for(Duration::from_secs(60)).is_err());
         assert!(start.elapsed() < limit + Duration::from_millis(50), "{:?}", start.elapsed());
     }
+    // Compiling may block on a device that hangs. Whoever wants a kernel is told, and one that is there is there.
+    let fresh = KernelSpec::new("fresh").block(1).wgsl("@compute @workgroup_size(1) fn main() {}");
+    let ask = |spec: &KernelSpec| {
+        let (start, made) = (Instant::now(), device.kernel(spec).map(|_| ()));
+        (made, start.elapsed())
+    };
+    std::thread::scope(|scope| {
+        let asked = [(); 2].map(|()| scope.spawn(|| ask(&fresh)));
+        let (known, took) = ask(&endless());
+        assert!(known.is_ok() && took < Duration::from_millis(100), "{known:?} after {took:?}");
+        for asked in asked {
+            let (made, took) = asked.join().unwrap();
+            assert!(took < Duration::from_secs(2), "{made:?} after {took:?}");
+        }
+    });
     // Without one the device's timeout counts, and after three of those the device is lost.
     let waited = hanging.wait();
     assert!(matches!(waited, Err(Error::Stalled(_))), "{waited:?}");

@@ -1,14 +1,14 @@
 //! Kernels: what they are, what a device made of them, and how they are launched.
 
+mod cache;
 mod code;
 mod launch;
 mod spec;
 
 use std::{
-    collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
@@ -16,14 +16,12 @@ use std::{
 
 use millrace_ring::Slab;
 
+pub(crate) use cache::Kernels;
 pub use code::{Argument, Arguments, CpuKernel, Group, Launched, Spread, Threads, piece};
 pub use launch::{Launch, LaunchBody};
 pub use spec::{Access, Binding, Dim3, KernelSpec, MAX_BINDINGS, MAX_PARAMS};
 
-use crate::{
-    Result,
-    backend::{Code, DeviceKind},
-};
+use crate::backend::Code;
 
 /// A kernel that a device has accepted. Clones are handles of the same kernel.
 ///
@@ -127,66 +125,6 @@ impl Kernel {
         if next != longest {
             self.inner.longest.store(next, Ordering::Relaxed);
         }
-    }
-}
-
-/// The kernels of a device, compiled once for each content.
-#[derive(Default)]
-pub(crate) struct Kernels {
-    known: Mutex<HashMap<Content, Kernel>>,
-    compiled: AtomicU64,
-    reused: AtomicU64,
-}
-
-/// Kernels that are kept although nobody holds them.
-const KEPT: usize = 1024;
-
-/// What makes two kernels the same. Code for the CPU is compared by where it is: closures cannot be looked into.
-#[derive(PartialEq, Eq, Hash)]
-struct Content {
-    name: Arc<str>,
-    bindings: Vec<Binding>,
-    params: usize,
-    block: Dim3,
-    cpu: Option<usize>,
-    wgsl: Option<Arc<str>>,
-}
-
-impl Kernels {
-    /// The kernel of this content, made by `make` if it is new.
-    pub(crate) fn get(
-        &self,
-        kind: DeviceKind,
-        spec: &KernelSpec,
-        make: impl FnOnce() -> Result<Kernel>,
-    ) -> Result<Kernel> {
-        let on_cpu = kind == DeviceKind::Cpu;
-        let content = Content {
-            name: spec.name.clone(),
-            bindings: spec.bindings.clone(),
-            params: spec.params,
-            block: spec.block,
-            cpu: spec.cpu.as_ref().filter(|_| on_cpu).map(CpuKernel::address),
-            wgsl: spec.wgsl.clone().filter(|_| !on_cpu),
-        };
-        // Held while compiling: who asks for the same kernel meanwhile gets that one.
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernel) = known.get(&content) {
-            self.reused.fetch_add(1, Ordering::Relaxed);
-            return Ok(kernel.clone());
-        }
-        let kernel = make()?;
-        self.compiled.fetch_add(1, Ordering::Relaxed);
-        if known.len() >= KEPT {
-            known.retain(|_, kernel| Arc::strong_count(&kernel.inner) > 1);
-        }
-        known.insert(content, kernel.clone());
-        Ok(kernel)
-    }
-
-    /// Compiled, and found.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        (self.compiled.load(Ordering::Relaxed), self.reused.load(Ordering::Relaxed))
     }
 }
 
