@@ -13,7 +13,7 @@ use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -39,6 +39,8 @@ const TURN: isize = 32;
 const SLICE: Duration = Duration::from_millis(1);
 /// How much longer than it may take one who waits leaves a batch to the attendant.
 const ATTENDED: Duration = Duration::from_millis(20);
+/// Handing a batch over is not the device's work: drivers compile there, or wait for others. So it may take so many times as long.
+const HANDING_OVER: u32 = 10;
 
 /// What is on its way to and on the device.
 pub(crate) struct Line {
@@ -67,25 +69,51 @@ struct Flights {
 }
 
 impl Flights {
-    /// Since when the device is at the oldest batch.
-    fn since(&self) -> Option<Instant> {
-        Some(self.queue.front()?.since.max(self.moved))
+    /// From when the device's timeout counts for the oldest batch.
+    fn since(&self, timeout: Duration) -> Option<Instant> {
+        let flight = self.queue.front()?;
+        let since = flight.handed().map_or_else(|| flight.began + timeout * (HANDING_OVER - 1), |handed| handed.at);
+        Some(since.max(self.moved))
+    }
+
+    /// Takes a batch out, unless it was given up.
+    fn remove(&mut self, line: &Line, flight: &Arc<Flight>) -> bool {
+        let Some(place) = self.queue.iter().position(|other| Arc::ptr_eq(other, flight)) else { return false };
+        self.queue.remove(place);
+        line.bytes.fetch_sub(flight.bytes, Ordering::Relaxed);
+        line.count.store(self.queue.len(), Ordering::SeqCst);
+        true
     }
 }
 
-/// A batch on the device.
+/// A batch on the device, or on its way there: it can be given up from when its handing over begins.
 struct Flight {
-    submission: Box<dyn Submission>,
+    /// Once the device has it.
+    handed: OnceLock<Handed>,
     commands: Mutex<Vec<InFlight>>,
     bytes: u64,
-    since: Instant,
-    /// When it was handed over, in ticks of the profile that is on.
+    /// When its handing over began, and the same in ticks of the profile that is on.
+    began: Instant,
     handed_over: u64,
 }
 
+struct Handed {
+    submission: Box<dyn Submission>,
+    at: Instant,
+}
+
 impl Flight {
+    fn handed(&self) -> Option<&Handed> {
+        self.handed.get()
+    }
+
     fn commands(&self) -> MutexGuard<'_, Vec<InFlight>> {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its commands, for whoever is about to answer them.
+    fn take_commands(&self) -> Vec<InFlight> {
+        std::mem::take(&mut *self.commands())
     }
 
     /// The first command from there on that reads, and the number of what it reads.
@@ -103,7 +131,8 @@ impl Flight {
         }
         // The last place that is asked for; those behind it are not in a profile.
         let places = commands.iter().filter_map(|command| command.place).max().map_or(0, |last| last + 1);
-        let ran = |place| guarded(|| Ok(self.submission.ran(place))).unwrap_or(Ran::Unknown);
+        let submission = &self.handed()?.submission;
+        let ran = |place| guarded(|| Ok(submission.ran(place))).unwrap_or(Ran::Unknown);
         Some(recording.flown(self.handed_over, landed, (0..places).map(ran).collect()))
     }
 }
@@ -194,9 +223,11 @@ impl Line {
         self.landings.load(Ordering::Relaxed)
     }
 
-    /// How long something was in flight.
+    /// How long something was in flight, what still is included.
     pub(crate) fn busy(&self) -> Duration {
-        Duration::from_nanos(self.busy.load(Ordering::Relaxed))
+        let flights = self.flights();
+        let now = flights.queue.front().map_or(Duration::ZERO, |front| front.began.max(flights.moved).elapsed());
+        Duration::from_nanos(self.busy.load(Ordering::Relaxed)) + now
     }
 
     /// Whether anything is being recorded or in flight.
@@ -289,36 +320,50 @@ impl Core {
             return;
         };
         let handed_over = self.recording.now_if_on();
-        let error = match guarded(|| batch.submit()) {
-            Ok(submission) => {
-                let mut flights = line.flights();
-                if !flights.closed {
-                    let (commands, since) = (Mutex::new(commands), Instant::now());
-                    let flight = Flight { submission, commands, bytes, since, handed_over };
-                    flights.queue.push_back(Arc::new(flight));
-                    line.bytes.fetch_add(bytes, Ordering::Relaxed);
-                    line.submissions.fetch_add(1, Ordering::Relaxed);
-                    line.count.store(flights.queue.len(), Ordering::SeqCst);
-                    return;
-                }
-                self.watch.lost().unwrap_or(Error::Closed)
+        let (handed, began) = (OnceLock::new(), Instant::now());
+        let flight = Arc::new(Flight { handed, commands: Mutex::new(commands), bytes, began, handed_over });
+        {
+            let mut flights = line.flights();
+            if flights.closed {
+                drop(flights);
+                return self.fail(&flight, &self.watch.lost().unwrap_or(Error::Closed), None);
             }
-            Err(error) => error,
-        };
-        if let Error::DeviceLost(reason) = &error {
-            self.lose(reason);
+            flights.queue.push_back(flight.clone());
+            line.bytes.fetch_add(bytes, Ordering::Relaxed);
+            line.count.store(flights.queue.len(), Ordering::SeqCst);
         }
-        commands.into_iter().for_each(|command| self.land(command, Err(error.clone()), None));
+        match guarded(|| batch.submit()) {
+            Ok(submission) => {
+                let _ = flight.handed.set(Handed { submission, at: Instant::now() });
+                line.submissions.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => {
+                line.flights().remove(line, &flight);
+                if let Error::DeviceLost(reason) = &error {
+                    self.lose(reason);
+                }
+                self.fail(&flight, &error, None);
+            }
+        }
     }
 
     /// Waits for the oldest batch, but not beyond `until`, and answers its commands.
     fn attend(&self, line: &Line, until: Instant) -> Attended {
         let Ok(role) = line.attending.try_lock() else { return Attended::Taken };
         let Some(flight) = line.flights().queue.front().cloned() else { return Attended::Nothing };
-        let left = until.saturating_duration_since(Instant::now());
-        match guarded(|| flight.submission.wait(left.min(SLICE))) {
+        let left = until.saturating_duration_since(Instant::now()).min(SLICE);
+        let Some(Handed { submission, .. }) = flight.handed() else {
+            // On its way. Whoever hands it over may be held up.
+            if !left.is_zero() && poll_while_worthwhile(|| flight.handed().is_some().then_some(())).is_none() {
+                std::thread::sleep(left / 10);
+            }
+            drop(role);
+            self.complain(line);
+            return Attended::Waited;
+        };
+        match guarded(|| submission.wait(left)) {
             Ok(true) => {
-                self.landed(line, &flight);
+                self.landed(line, &flight, &**submission);
                 Attended::Landed
             }
             Ok(false) => {
@@ -338,13 +383,13 @@ impl Core {
         }
     }
 
-    fn landed(&self, line: &Line, flight: &Arc<Flight>) {
+    fn landed(&self, line: &Line, flight: &Arc<Flight>, submission: &dyn Submission) {
         let landed = self.recording.now_if_on();
         // What was read is fetched before the device may be given more: it may still be in the buffer itself.
         let mut next = 0;
         while let Some((at, number)) = flight.read_from(next) {
             let before = self.recording.now_if_on();
-            let read = guarded(|| flight.submission.read(number));
+            let read = guarded(|| submission.read(number));
             let mut commands = flight.commands();
             let Some(command) = commands.get_mut(at) else { break }; // given up meanwhile
             if let (Some(probe), CommandKind::Read) = (&mut command.probe, command.kind) {
@@ -354,21 +399,24 @@ impl Core {
             next = at + 1;
         }
         let mut flights = line.flights();
-        if !flights.queue.front().is_some_and(|front| Arc::ptr_eq(front, flight)) {
+        if !flights.remove(line, flight) {
             return; // given up meanwhile
         }
-        flights.queue.pop_front();
         let now = Instant::now();
-        let busy = now.saturating_duration_since(flight.since.max(flights.moved));
+        let busy = now.saturating_duration_since(flight.began.max(flights.moved));
         line.busy.fetch_add(busy.as_nanos() as u64, Ordering::Relaxed);
         flights.moved = now;
         line.landings.fetch_add(1, Ordering::Relaxed);
-        line.bytes.fetch_sub(flight.bytes, Ordering::Relaxed);
-        line.count.store(flights.queue.len(), Ordering::SeqCst);
         drop(flights);
-        let commands = std::mem::take(&mut *flight.commands());
+        let commands = flight.take_commands();
         let flown = flight.flown(&self.recording, landed, &commands);
         commands.into_iter().for_each(|command| self.land(command, Ok(Output::Done), flown.as_ref()));
+    }
+
+    /// Answers all commands of a batch that did not land.
+    fn fail(&self, flight: &Flight, error: &Error, flown: Option<&Flown>) {
+        let commands = flight.take_commands();
+        commands.into_iter().for_each(|command| self.land(command, Err(error.clone()), flown));
     }
 
     /// Answers a command whose turn to end has come.
@@ -390,10 +438,10 @@ impl Core {
     /// Strikes if the device has not finished anything for too long.
     fn complain(&self, line: &Line) {
         let (timeout, now) = (self.options.timeout, Instant::now());
-        let Some(since) = line.flights().since().filter(|&since| now >= since + timeout) else { return };
+        let Some(since) = line.flights().since(timeout).filter(|&since| now >= since + timeout) else { return };
         let progress = self.progress();
         let mut flights = line.flights();
-        if flights.since() == Some(since) && now >= flights.struck + timeout {
+        if flights.since(timeout) == Some(since) && now >= flights.struck + timeout {
             flights.struck = now;
             // Counted before others hear that somebody complained.
             let last = self.count_strike(progress, now - since);
@@ -411,7 +459,7 @@ impl Core {
             return Some(Instant::now());
         }
         let flights = line.flights();
-        let (due, now) = (flights.since()? + self.options.timeout, Instant::now());
+        let (due, now) = (flights.since(self.options.timeout)? + self.options.timeout, Instant::now());
         if now < due {
             Some(due)
         } else {
@@ -430,9 +478,8 @@ impl Core {
             std::mem::take(&mut flights.queue)
         };
         for flight in flights {
-            let commands = std::mem::take(&mut *flight.commands());
             let flown = Flown::lost(flight.handed_over, self.recording.now_if_on());
-            commands.into_iter().for_each(|command| self.land(command, Err(error.clone()), flown.as_ref()));
+            self.fail(&flight, error, flown.as_ref());
         }
     }
 

@@ -122,8 +122,17 @@ impl<T: Answer> Ticket<T> {
         if let Some(result) = self.try_wait().or_else(|| self.drive(Some(deadline))) {
             return result;
         }
-        let received = self.reply.recv_deadline(deadline);
-        self.settle(received)
+        let mut look = self.stream.next_look();
+        loop {
+            let until = look.map_or(deadline, |look| look.min(deadline));
+            match self.reply.recv_deadline(until) {
+                Err(ReplyError::Deadline) if until < deadline => {
+                    self.stream.look_after_device();
+                    look = self.stream.next_look();
+                }
+                received => return self.settle(received),
+            }
+        }
     }
 
     /// [`Self::wait_until`] from now on.

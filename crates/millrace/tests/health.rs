@@ -258,6 +258,29 @@ fn who_waits_for_room_does_not_blame_a_device_that_has_finished() {
 }
 
 #[test]
+fn a_hand_over_that_never_ends_loses_the_device_and_its_commands_are_answered() {
+    let (device, faults) = faulty(impatient());
+    let (stream, buffer) = (device.stream().unwrap(), device.allocate(4).unwrap());
+    faults.hesitate(Duration::from_secs(20));
+    let start = Instant::now();
+    let mut ticket = stream.submit(buffer.fill(.., 1)).unwrap();
+    // The worker is at it: who waits at once for an idle device hands over itself.
+    while device.health().submissions_in_flight == 0 {
+        assert!(start.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let answer = ticket.wait_for(Duration::from_secs(15));
+    assert!(is_lost(&answer), "{answer:?} after {:?}: {:?}", start.elapsed(), device.health());
+    assert!(start.elapsed() > 10 * SHORT, "handing over has its time: {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    faults.hesitate(Duration::ZERO);
+    let device = device.recover().unwrap();
+    let (stream, buffer) = (device.stream().unwrap(), device.allocate(4).unwrap());
+    stream.enqueue(buffer.fill(.., 2)).unwrap();
+    assert_eq!(*stream.run(buffer.read(..)).unwrap(), [2; 4]);
+}
+
+#[test]
 fn a_kernel_that_hangs_on_the_cpu_is_noticed_and_left_behind() {
     let device = millrace::runtime().open_with("cpu", impatient().strikes(2)).unwrap();
     let go_on = Arc::new(AtomicBool::new(false));
@@ -309,6 +332,26 @@ fn busy_time_and_counts_tell_of_work() {
     assert_eq!((device.health().counts - before.counts).launches, 1, "a stream that is gone still counts");
 }
 
+#[test]
+fn a_device_that_is_at_work_is_busy_before_it_has_finished() {
+    let spin = KernelSpec::new("spin").cpu(CpuKernel::whole(|_| std::thread::sleep(Duration::from_millis(400))));
+    let on_threads = millrace::runtime().open_with("cpu", DeviceOptions::default().workers(1)).unwrap();
+    let (queued, _faults) = faulty(DeviceOptions::default());
+    for device in [on_threads, queued] {
+        let (stream, kernel) = (device.stream().unwrap(), device.kernel(&spin).unwrap());
+        let ticket = stream.submit(kernel.launch()).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        let before = device.health();
+        std::thread::sleep(Duration::from_millis(100));
+        let share = device.health().busy_share_since(&before);
+        assert!(share > 0.8, "{share}");
+        ticket.wait().unwrap();
+        let after = device.health();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(device.health().busy_share_since(&after), 0.0, "it has nothing to do");
+    }
+}
+
 #[cfg(feature = "gpu")]
 mod gpu {
     use super::*;
@@ -336,6 +379,7 @@ mod gpu {
                         let (stream, buffer) = (device.stream().unwrap(), device.allocate(1 << 16).unwrap());
                         let mut answered = 0;
                         loop {
+                            let late = stop.load(Ordering::Relaxed);
                             let tickets: Result<Vec<_>, _> =
                                 (0..10).map(|i| stream.submit(buffer.fill(.., i))).collect();
                             let Ok(tickets) = tickets else { break };
@@ -344,7 +388,7 @@ mod gpu {
                                 assert!(result.is_ok() || is_lost(&result), "{result:?}");
                                 answered += 1;
                             }
-                            assert!(!stop.load(Ordering::Relaxed), "it goes on without a device");
+                            assert!(!late, "it goes on without a device");
                         }
                         answered
                     })

@@ -169,6 +169,19 @@ impl StreamInner {
         Err(core.watch.lost().unwrap_or(Error::Stalled(self.timeout())))
     }
 
+    /// For one who waits with a deadline: when to look whether the device still gets on, if nobody else might.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        self.is_attended().then(|| Instant::now() + self.timeout())
+    }
+
+    /// Complains of a device with a queue of its own that does not get on.
+    pub(crate) fn look_after_device(&self) {
+        let core = &self.context.core;
+        if let Drive::Line(line) = &core.drive {
+            core.look_after(line);
+        }
+    }
+
     /// Why the device is lost, if it is.
     pub(crate) fn lost(&self) -> Option<Error> {
         self.context.core.watch.lost()
