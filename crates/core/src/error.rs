@@ -157,6 +157,22 @@ pub enum Error {
         /// Bound.
         given: usize,
     },
+    /// What is bound is smaller than the kernel's code needs, or larger than the device can bind.
+    #[error(
+        "binding {binding} of kernel {kernel} gets {given} bytes; its code needs {least}, and the device binds at most {most}"
+    )]
+    BindingSize {
+        /// The kernel's name.
+        kernel: Arc<str>,
+        /// The binding's position.
+        binding: usize,
+        /// Bytes bound.
+        given: u64,
+        /// Bytes that the code needs, as far as they can be told from it.
+        least: u64,
+        /// Bytes that this device can bind.
+        most: u64,
+    },
     /// One buffer is bound twice, and one of the two is written.
     #[error("bindings {first} and {second} are the same buffer, and at least one of them is written")]
     Aliased {
@@ -237,6 +253,7 @@ impl Error {
             | Self::WrongDevice { .. }
             | Self::StaleHandle { .. }
             | Self::OutOfRange { .. }
+            | Self::BindingSize { .. }
             | Self::Misaligned { .. }
             | Self::ReadOnly
             | Self::Bindings { .. }

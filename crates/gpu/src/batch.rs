@@ -2,22 +2,20 @@
 
 use std::{
     ops::Range,
-    sync::{
-        Arc, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, PoisonError, atomic::Ordering},
+    time::Duration,
 };
 
 use arrayvec::ArrayVec;
 use millrace_core::{
-    Access, Batch, Buffer, Command, Copy, Error, Fill, LaunchBody, MAX_BINDINGS, Memory, Read, Recorded, Result,
-    Submission, Write,
+    Access, Batch, Buffer, BufferSlice, Command, Copy, Error, Fill, LaunchBody, MAX_BINDINGS, Memory, Read, Recorded,
+    Result, Submission, Write,
 };
 
 use crate::{
     compile::{Bound, Pipeline},
     device::{GpuBlock, Shared},
-    staging::{Download, Upload},
+    staging::{Download, Mapped, Upload},
     submission::{GpuSubmission, ReadBack, Work},
     timing::{Stamps, Timing},
     transfer::Place,
@@ -35,8 +33,18 @@ pub(crate) struct GpuBatch {
     uploads: Vec<Upload>,
     downloads: Vec<Arc<Download>>,
     reads: Vec<ReadBack>,
+    /// What is going to be written that never was. If it is not written after all, it has to become zero.
+    promised: Vec<Promise>,
     /// While a profile is on.
     timing: Option<Timing>,
+}
+
+/// Bytes of a buffer's memory, which may still have what was there before the buffer's time.
+struct Promise {
+    memory: Arc<Memory>,
+    range: Range<usize>,
+    /// Up to three bytes behind them are nobody's.
+    spill: bool,
 }
 
 /// The block of a buffer's memory.
@@ -51,16 +59,16 @@ fn wide(range: &Range<usize>) -> Range<u64> {
 impl GpuBatch {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let number = shared.batches.fetch_add(1, Ordering::Relaxed) + 1;
-        let (uploads, downloads, reads) = (Vec::new(), Vec::new(), Vec::new());
         Self {
             shared,
             number,
             encoder: None,
             pass: None,
             work: Work::default(),
-            uploads,
-            downloads,
-            reads,
+            uploads: Vec::new(),
+            downloads: Vec::new(),
+            reads: Vec::new(),
+            promised: Vec::new(),
             timing: None,
         }
     }
@@ -137,27 +145,28 @@ impl GpuBatch {
                 && block_of(memory)?.id == block.id
             {
                 let range = range.clone();
-                self.reads[i] = self.stage(block, &range);
+                self.reads[i] = self.stage(block, &range)?;
             }
         }
         Ok(())
     }
 
     /// Copies bytes of a block to where the host will see them.
-    fn stage(&mut self, block: &GpuBlock, range: &Range<usize>) -> ReadBack {
+    fn stage(&mut self, block: &GpuBlock, range: &Range<usize>) -> Result<ReadBack> {
         let words = (range.start as u64 / 4 * 4)..(range.end as u64).next_multiple_of(4);
         let bytes = words.end - words.start;
-        let reserved = self.downloads.last().and_then(|piece| piece.reserve(bytes));
-        let at = reserved.unwrap_or_else(|| {
-            let piece = self.shared.downloads.take(&self.shared.device, bytes);
+        let at = if let Some(at) = self.downloads.last().and_then(|piece| piece.reserve(bytes)) {
+            at
+        } else {
+            let piece = self.shared.downloads.take(&self.shared.device, bytes)?;
             let at = piece.reserve(bytes).unwrap_or(0); // it is new and large enough
             self.downloads.push(Arc::new(piece));
             at
-        });
+        };
         let piece = self.downloads[self.downloads.len() - 1].clone();
         self.encoder().copy_buffer_to_buffer(&block.buffer, words.start, &piece.buffer, at, bytes);
         let skip = range.start % 4;
-        ReadBack::Staged { piece, range: at..at + bytes, within: skip..skip + range.len() }
+        Ok(ReadBack::Staged { piece, range: at..at + bytes, within: skip..skip + range.len() })
     }
 
     /// Lets the host write to an idle block; false if it cannot.
@@ -170,7 +179,7 @@ impl GpuBatch {
         let start = range.start / 8 * 8;
         let end = range.end.next_multiple_of(4);
         let bounds = start as u64..end as u64;
-        if !map_now(&self.shared.device, &block.buffer, wgpu::MapMode::Write, bounds.clone()) {
+        if !map_now(&self.shared, &block.buffer, wgpu::MapMode::Write, bounds.clone(), Duration::ZERO) {
             return false;
         }
         if let Ok(mut view) = block.buffer.get_mapped_range_mut(bounds) {
@@ -187,9 +196,19 @@ impl GpuBatch {
     /// Makes a range of a buffer ready to be read or written, as [`Buffer::prepare`] says, and gives its memory.
     fn prepare(&mut self, buffer: &Buffer, range: &Range<usize>, overwrite: bool) -> Result<Arc<Memory>> {
         let mut storage = buffer.storage().write().unwrap_or_else(PoisonError::into_inner);
+        buffer.refresh(&mut storage);
+        let known = storage.defined();
         let undefined = buffer.prepare(&mut storage, range, overwrite);
-        let memory = storage.memory().clone();
+        let (defined, memory) = (storage.defined(), storage.memory().clone());
         drop(storage);
+        if defined != known {
+            let new =
+                if known.is_empty() { [defined, 0..0] } else { [defined.start..known.start, known.end..defined.end] };
+            for range in new.into_iter().filter(|range| !range.is_empty()) {
+                let spill = range.end == buffer.len();
+                self.promised.push(Promise { memory: memory.clone(), range, spill });
+            }
+        }
         for zero in undefined.into_iter().filter(|zero| !zero.is_empty()) {
             self.fill_block(block_of(&memory)?, &zero, 0, zero.end == buffer.len())?;
         }
@@ -240,9 +259,8 @@ impl GpuBatch {
         {
             return Ok((piece.buffer.clone(), at));
         }
-        let refused = || Error::SystemMemory(data.len() as u64);
-        let mut piece = self.shared.uploads.take(&self.shared.device, data.len() as u64).ok_or_else(refused)?;
-        let at = piece.write(data).ok_or_else(refused)?;
+        let mut piece = self.shared.uploads.take(&self.shared.device, data.len() as u64)?;
+        let at = piece.write(data).ok_or(Error::SystemMemory(data.len() as u64))?;
         let buffer = piece.buffer.clone();
         self.uploads.push(piece);
         Ok((buffer, at))
@@ -259,7 +277,7 @@ impl GpuBatch {
             ReadBack::InPlace { memory, range }
         } else {
             self.touch(block);
-            self.stage(block, &range)
+            self.stage(block, &range)?
         };
         self.reads.push(back);
         Ok(Recorded::Read(self.reads.len() - 1))
@@ -314,17 +332,21 @@ impl GpuBatch {
         let limits = &self.shared.limits;
         let align = limits.min_storage_buffer_offset_alignment as usize;
         let most = limits.max_storage_buffer_binding_size;
-        let mut memories: ArrayVec<Arc<Memory>, MAX_BINDINGS> = ArrayVec::new();
-        let mut bound = ArrayVec::new();
-        for (slice, binding) in body.bindings().iter().zip(spec.bindings()) {
-            let range = slice.range();
-            let bytes = (range.len() as u64).next_multiple_of(4).max(4);
+        // All of them before anything is promised.
+        for (i, slice) in body.bindings().iter().enumerate() {
+            let (range, bytes, least) = (slice.range(), bound_bytes(slice), pipeline.least[i]);
             if range.start % align != 0 {
                 return Err(Error::Misaligned { value: range.start as u64, align: align as u64 });
             }
-            if bytes > most {
-                return Err(Error::TooLarge { requested: bytes, limit: most });
+            if bytes < least || bytes > most {
+                let (kernel, given) = (spec.name().clone(), range.len() as u64);
+                return Err(Error::BindingSize { kernel, binding: i, given, least, most });
             }
+        }
+        let mut memories: ArrayVec<Arc<Memory>, MAX_BINDINGS> = ArrayVec::new();
+        let mut bound = ArrayVec::new();
+        for (slice, binding) in body.bindings().iter().zip(spec.bindings()) {
+            let (range, bytes) = (slice.range(), bound_bytes(slice));
             let memory = self.prepare(slice.buffer(), &range, binding.access == Access::Overwrite)?;
             let block = block_of(&memory)?;
             if binding.access.writes() {
@@ -342,6 +364,17 @@ impl GpuBatch {
         Ok(Recorded::Done)
     }
 
+    /// What was promised from there on will not be written: it becomes zero, as if nobody had wanted to.
+    fn break_promises(&mut self, from: usize) {
+        for Promise { memory, range, spill } in self.promised.split_off(from) {
+            let cleared = block_of(&memory).and_then(|block| self.fill_block(block, &range, 0, spill));
+            if let Err(error) = cleared {
+                // Nobody must see what is there.
+                self.shared.lose(format!("memory that was not written cannot be cleared: {error}"));
+            }
+        }
+    }
+
     fn record_untimed(&mut self, command: &Command) -> Result<Recorded> {
         match command {
             Command::Write(write) => self.write(write),
@@ -354,26 +387,39 @@ impl GpuBatch {
     }
 }
 
+/// What a binding is for the driver: whole words, and never nothing.
+fn bound_bytes(slice: &BufferSlice) -> u64 {
+    (slice.len() as u64).next_multiple_of(4).max(4)
+}
+
 fn place(block: &GpuBlock) -> Place<'_> {
     (&block.buffer, block.id)
 }
 
-/// Maps a buffer that nothing uses; false if that did not work at once.
-pub(crate) fn map_now(device: &wgpu::Device, buffer: &wgpu::Buffer, mode: wgpu::MapMode, range: Range<u64>) -> bool {
-    let mapped = Arc::new(AtomicBool::new(false));
-    let set = mapped.clone();
-    buffer.map_async(mode, range, move |result| set.store(result.is_ok(), Ordering::Release));
-    let _ = device.poll(wgpu::PollType::Poll);
-    if mapped.load(Ordering::Acquire) {
-        return true;
+/// Maps a buffer that nothing uses; false if that did not work, or not in time.
+pub(crate) fn map_now(
+    shared: &Shared,
+    buffer: &wgpu::Buffer,
+    mode: wgpu::MapMode,
+    range: Range<u64>,
+    patience: Duration,
+) -> bool {
+    let mapped = Arc::<Mapped>::default();
+    buffer.map_async(mode, range, mapped.setter());
+    let there = mapped.comes(shared, patience);
+    if !there {
+        buffer.unmap(); // it is not to come later
     }
-    buffer.unmap(); // it is not to come later
-    false
+    there
 }
 
 impl Batch for GpuBatch {
     fn record(&mut self, command: &Command) -> Result<Recorded> {
+        let before = self.promised.len();
         let recorded = self.record_untimed(command);
+        if recorded.is_err() {
+            self.break_promises(before);
+        }
         if let Some(timing) = &mut self.timing {
             timing.after_command(recorded.is_ok(), self.pass.as_mut().map(|(pass, _)| pass), self.encoder.as_mut());
             if self.shared.stamps == Stamps::Passes {
@@ -388,19 +434,21 @@ impl Batch for GpuBatch {
     }
 
     fn submit(self: Box<Self>) -> Result<Box<dyn Submission>> {
-        let Self { shared, number, mut encoder, pass, work, uploads, downloads, reads, timing } = *self;
+        let Self { shared, number, mut encoder, pass, work, uploads, downloads, reads, promised, timing } = *self;
         drop(pass);
         if let (Some(timing), Some(encoder)) = (&timing, &mut encoder) {
             timing.resolve(encoder);
         }
         let uploads: Vec<_> = uploads.into_iter().map(Upload::close).collect();
-        let index = encoder.map(|encoder| shared.queue.submit([encoder.finish()]));
+        let submit = |encoder: wgpu::CommandEncoder| shared.guarded(|| shared.queue.submit([encoder.finish()]));
+        let submitted = encoder.map(submit).transpose();
         uploads.into_iter().for_each(|piece| shared.uploads.take_back(piece));
         downloads.iter().for_each(|piece| piece.map());
         shared.check()?;
-        if let Some(complaint) = shared.take_complaint() {
-            return Err(Error::Device(complaint));
-        }
+        let index = submitted.map_err(|error| {
+            shared.clear(promised);
+            Error::Device(error.to_string().into())
+        })?;
         let times = timing.map(Timing::close);
         Ok(Box::new(GpuSubmission::new(shared, number, index, reads, work, times)))
     }
@@ -413,6 +461,19 @@ pub(crate) struct Scratch {
 }
 
 impl Shared {
+    /// After a batch was refused: what it had promised to write becomes zero.
+    fn clear(self: &Arc<Self>, promised: Vec<Promise>) {
+        let mut batch = GpuBatch::new(self.clone());
+        batch.promised = promised;
+        batch.break_promises(0);
+        batch.pass = None;
+        if let Some(encoder) = batch.encoder.take()
+            && let Err(error) = self.guarded(|| self.queue.submit([encoder.finish()]))
+        {
+            self.lose(format!("memory that was not written cannot be cleared: {error}"));
+        }
+    }
+
     fn encoder(&self) -> wgpu::CommandEncoder {
         self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
     }

@@ -19,6 +19,8 @@ type Shape = ArrayVec<bool, MAX_BINDINGS>;
 pub(crate) struct Pipeline {
     pub(crate) pipeline: wgpu::ComputePipeline,
     pub(crate) layout: Arc<Layout>,
+    /// Bytes that each binding needs at least; the driver would refuse a whole batch for less.
+    pub(crate) least: ArrayVec<u64, MAX_BINDINGS>,
     /// Whether it was ever dispatched: some drivers make code of it only then.
     pub(crate) used: AtomicBool,
 }
@@ -59,6 +61,7 @@ impl Compiler {
         }
         let shape: Shape = spec.bindings().iter().map(|binding| binding.access.writes()).collect();
         let layout = self.layout(device, &shape);
+        let least = (0..shape.len() as u32).map(|binding| least_bytes(&module, binding)).collect();
         let pipeline = guarded(device, || {
             let shader = wgpu::ShaderSource::Wgsl(Cow::Borrowed(source));
             let module =
@@ -81,7 +84,7 @@ impl Compiler {
         if let Some(cache) = &self.cache {
             cache.save();
         }
-        Ok(Pipeline { pipeline, layout, used: AtomicBool::new(false) })
+        Ok(Pipeline { pipeline, layout, least, used: AtomicBool::new(false) })
     }
 
     fn layout(&self, device: &wgpu::Device, shape: &Shape) -> Arc<Layout> {
@@ -109,6 +112,13 @@ impl Compiler {
         layouts.insert(shape.clone(), layout.clone());
         layout
     }
+}
+
+/// Bytes that a binding must have for the code: those of its type, with one element where it has no fixed number.
+fn least_bytes(module: &wgpu::naga::Module, binding: u32) -> u64 {
+    let at = wgpu::naga::ResourceBinding { group: 0, binding };
+    let variable = module.global_variables.iter().find(|(_, variable)| variable.binding == Some(at));
+    variable.map_or(0, |(_, variable)| u64::from(module.types[variable.ty].inner.size(module.to_ctx())))
 }
 
 /// One bound range: block, offset, bytes.
@@ -199,7 +209,9 @@ impl DiskCache {
                 fallback: true,
             })
         };
-        Some(Self { cache, path, saved: Mutex::new(data.map_or(0, |data| data.len())) })
+        // Not what the file has: a driver that was updated may have taken nothing of it.
+        let taken = cache.get_data().map_or(0, |data| data.len());
+        Some(Self { cache, path, saved: Mutex::new(taken) })
     }
 
     /// Writes what there is to the disk, if there is more than before. That it fails harms nobody.

@@ -1,7 +1,7 @@
 //! The device: what all of its parts share, and how it is opened and given up.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+    Arc, Mutex, OnceLock, PoisonError, Weak,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -67,6 +67,7 @@ pub(crate) struct Shared {
     pub(crate) landed: AtomicU64,
     pub(crate) pace: Pace,
     status: Arc<Status>,
+    polling: Mutex<()>,
     /// The device for kernels that stay that was opened last.
     settled: Mutex<Weak<resident::Settled>>,
 }
@@ -75,15 +76,9 @@ pub(crate) struct Shared {
 #[derive(Default)]
 pub(crate) struct Status {
     lost: OnceLock<Arc<str>>,
-    /// The first complaint since somebody looked.
-    complaint: Mutex<Option<Arc<str>>>,
 }
 
 impl Status {
-    fn complaint(&self) -> MutexGuard<'_, Option<Arc<str>>> {
-        self.complaint.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Fails if the device is gone.
     pub(crate) fn check(&self) -> Result<()> {
         match self.lost.get() {
@@ -95,6 +90,9 @@ impl Status {
 
 impl Gpu {
     /// The device as wgpu knows it, for what Millrace does not offer.
+    ///
+    /// Do not poll it: that is done whenever something is waited for, and wgpu 30 panics if a wait with a timeout meets
+    /// somebody else's poll.
     ///
     /// ```
     /// # use millrace_core::Runtime;
@@ -169,14 +167,11 @@ impl Gpu {
         device.set_device_lost_callback(move |reason, message| {
             let _ = lost.lost.set(format!("the driver says {reason:?}: {message}").into());
         });
-        let complaints = status.clone();
-        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
-            tracing::error!(%error, "the driver complains");
-            complaints.complaint().get_or_insert_with(|| error.to_string().into());
-        }));
+        // What commands do wrong is asked for where they are recorded: this is of somebody who uses the device by hand.
+        device.on_uncaptured_error(Arc::new(|error: wgpu::Error| tracing::error!(%error, "the driver complains")));
         let limits = device.limits();
         let (uploads, downloads, fetches) = (Arc::default(), Arc::default(), Arc::default());
-        let findings = probe::run(&device, &queue)?;
+        let findings = probe::run(&device, &queue).inspect_err(|_| leave(device.clone(), queue.clone(), ()))?;
         Ok(Self {
             shared: Arc::new(Shared {
                 adapter: adapter.clone(),
@@ -199,6 +194,7 @@ impl Gpu {
                 landed: AtomicU64::new(0),
                 pace: Pace::new(software),
                 status,
+                polling: Mutex::default(),
                 settled: Mutex::default(),
                 limits,
                 device,
@@ -261,9 +257,23 @@ impl Shared {
         self.mappable && self.depth == 1
     }
 
-    /// The first thing the driver complained of since somebody looked.
-    pub(crate) fn take_complaint(&self) -> Option<Arc<str>> {
-        self.status.complaint().take()
+    /// Polls the device, one thread at a time: if another one sees a batch end between a wait's time running out and its last
+    /// look, wgpu takes that for a contradiction and panics.
+    pub(crate) fn poll(&self, how: wgpu::PollType) -> Result<wgpu::PollStatus, wgpu::PollError> {
+        let _alone = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
+        self.device.poll(how)
+    }
+
+    /// Lets the driver say what it has to say, unless somebody else is about to.
+    pub(crate) fn poll_if_nobody_does(&self) {
+        if let Ok(_alone) = self.polling.try_lock() {
+            let _ = self.device.poll(wgpu::PollType::Poll);
+        }
+    }
+
+    /// The device cannot be used any more.
+    pub(crate) fn lose(&self, reason: String) {
+        let _ = self.status.lost.set(reason.into());
     }
 
     /// Runs `work` and says what the driver had against it.
@@ -374,19 +384,23 @@ impl Backend for Gpu {
 
     fn abandon(&self) {
         let shared = self.shared.clone();
-        let _ = shared.status.lost.set("it was given up".into());
-        // Whoever drops the last handle of a device that hangs waits for it, perhaps forever: that is this thread.
-        let last = move || {
-            let (device, queue) = (shared.device.clone(), shared.queue.clone());
-            drop(shared);
-            let _ = device.poll(wgpu::PollType::Wait { submission_index: None, timeout: None });
-            device.destroy();
-            let _ = device.poll(wgpu::PollType::Poll);
-            drop(queue);
-        };
-        if let Err(error) = std::thread::Builder::new().name("millrace-gpu-abandoned".into()).spawn(last) {
-            tracing::warn!(%error, "no thread for a lost device; its memory stays");
-        }
+        shared.lose("it was given up".to_owned());
+        leave(shared.device.clone(), shared.queue.clone(), shared);
+    }
+}
+
+/// Gives up a device that may hang. Whoever drops the last handle of such a one waits for it, perhaps forever: that is a thread
+/// of its own. `others` have handles, too.
+pub(crate) fn leave(device: wgpu::Device, queue: wgpu::Queue, others: impl Send + 'static) {
+    let last = move || {
+        drop(others);
+        let _ = device.poll(wgpu::PollType::Wait { submission_index: None, timeout: None });
+        device.destroy();
+        let _ = device.poll(wgpu::PollType::Poll);
+        drop(queue);
+    };
+    if let Err(error) = std::thread::Builder::new().name("millrace-gpu-abandoned".into()).spawn(last) {
+        tracing::warn!(%error, "no thread for a lost device; its memory stays");
     }
 }
 

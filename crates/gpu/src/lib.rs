@@ -22,3 +22,5 @@ mod transfer;
 
 pub use adapter::{GpuProvider, Transfers};
 pub use device::Gpu;
+/// The wgpu that [`Gpu::wgpu`] is of, for those who use the device by hand.
+pub use wgpu;

@@ -4,11 +4,18 @@ use std::{
     ops::Range,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU8, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use millrace_core::{Error, Result};
+
+use crate::{
+    device::{Shared, guarded},
+    submission::{LANDED, awake},
+};
 
 /// The smallest piece; small transfers of one batch share it.
 const CHUNK: u64 = 256 << 10;
@@ -61,6 +68,13 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A new piece; upload memory is mapped.
+fn new(device: &wgpu::Device, label: &str, size: u64, usage: wgpu::BufferUsages) -> Result<wgpu::Buffer> {
+    let mapped_at_creation = usage.contains(wgpu::BufferUsages::MAP_WRITE);
+    let descriptor = wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation };
+    guarded(device, || device.create_buffer(&descriptor)).map_err(|_| Error::SystemMemory(size))
+}
+
 /// Upload memory that is mapped and waits.
 #[derive(Default)]
 pub(crate) struct Uploads {
@@ -76,19 +90,13 @@ pub(crate) struct Upload {
 
 impl Uploads {
     /// A piece with room for so many bytes.
-    pub(crate) fn take(&self, device: &wgpu::Device, bytes: u64) -> Option<Upload> {
+    pub(crate) fn take(&self, device: &wgpu::Device, bytes: u64) -> Result<Upload> {
         let size = Free::<()>::size_of(bytes);
         let kept = lock(&self.free).take(size);
-        let buffer = kept.unwrap_or_else(|| {
-            device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some("upload"),
-                size,
-                usage: wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
-                mapped_at_creation: true,
-            })
-        });
-        let view = buffer.get_mapped_range_mut(..).ok()?;
-        Some(Upload { buffer, view, used: 0 })
+        let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
+        let buffer = kept.map_or_else(|| new(device, "upload", size, usage), Ok)?;
+        let view = buffer.get_mapped_range_mut(..).map_err(|_| Error::SystemMemory(bytes))?;
+        Ok(Upload { buffer, view, used: 0 })
     }
 }
 
@@ -138,24 +146,18 @@ pub(crate) struct Downloads {
 pub(crate) struct Download {
     pub(crate) buffer: wgpu::Buffer,
     used: Mutex<u64>,
-    mapped: Arc<AtomicBool>,
+    mapped: Arc<Mapped>,
     home: Weak<Downloads>,
 }
 
 impl Downloads {
     /// A piece with room for so many bytes.
-    pub(crate) fn take(self: &Arc<Self>, device: &wgpu::Device, bytes: u64) -> Download {
+    pub(crate) fn take(self: &Arc<Self>, device: &wgpu::Device, bytes: u64) -> Result<Download> {
         let size = Free::<()>::size_of(bytes);
         let kept = lock(&self.free).take(size);
-        let buffer = kept.unwrap_or_else(|| {
-            device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some("download"),
-                size,
-                usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
-                mapped_at_creation: false,
-            })
-        });
-        Download { buffer, used: Mutex::new(0), mapped: Arc::default(), home: Arc::downgrade(self) }
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let buffer = kept.map_or_else(|| new(device, "download", size, usage), Ok)?;
+        Ok(Download { buffer, used: Mutex::new(0), mapped: Arc::default(), home: Arc::downgrade(self) })
     }
 }
 
@@ -173,14 +175,12 @@ impl Download {
 
     /// After the batch was submitted: lets the host see it as soon as the device has written it.
     pub(crate) fn map(&self) {
-        let mapped = self.mapped.clone();
-        let set = move |result: Result<(), wgpu::BufferAsyncError>| mapped.store(result.is_ok(), Ordering::Release);
-        self.buffer.map_async(wgpu::MapMode::Read, .., set);
+        self.buffer.map_async(wgpu::MapMode::Read, .., self.mapped.setter());
     }
 
-    /// The bytes of a range that starts where [`Self::reserve`] said, without copying them.
-    pub(crate) fn bytes(self: &Arc<Self>, range: Range<u64>, within: Range<usize>) -> Option<Bytes> {
-        if !self.mapped.load(Ordering::Acquire) {
+    /// After the batch has run: the bytes of a range that starts where [`Self::reserve`] said, without copying them.
+    pub(crate) fn bytes(self: &Arc<Self>, shared: &Shared, range: Range<u64>, within: Range<usize>) -> Option<Bytes> {
+        if !self.mapped.comes(shared, LANDED) {
             return None;
         }
         let view = self.buffer.get_mapped_range(range).ok()?;
@@ -190,7 +190,7 @@ impl Download {
 
 impl Drop for Download {
     fn drop(&mut self) {
-        if !self.mapped.load(Ordering::Acquire) {
+        if !self.mapped.is_there() {
             return; // the device may still be writing to it
         }
         self.buffer.unmap();
@@ -198,6 +198,37 @@ impl Drop for Download {
             let gone = lock(&home.free).put(self.buffer.size(), self.buffer.clone());
             drop(gone); // outside the lock
         }
+    }
+}
+
+/// What came of mapping a buffer.
+#[derive(Default)]
+pub(crate) struct Mapped(AtomicU8);
+
+impl Mapped {
+    const THERE: u8 = 1;
+    const REFUSED: u8 = 2;
+    /// For `map_async`.
+    pub(crate) fn setter(self: &Arc<Self>) -> impl FnOnce(Result<(), wgpu::BufferAsyncError>) + Send + 'static {
+        let mapped = self.clone();
+        move |result| mapped.0.store(if result.is_ok() { Self::THERE } else { Self::REFUSED }, Ordering::Release)
+    }
+
+    fn is_there(&self) -> bool {
+        self.0.load(Ordering::Acquire) == Self::THERE
+    }
+
+    /// Of a buffer that nothing uses any more: whether it can be mapped, which is known soon. Another thread that polls may have
+    /// yet to say so; it is waited for that long.
+    pub(crate) fn comes(&self, shared: &Shared, patience: Duration) -> bool {
+        let known = || self.0.load(Ordering::Acquire) != 0;
+        let look = || {
+            Ok(known() || {
+                shared.poll_if_nobody_does();
+                known()
+            })
+        };
+        matches!(awake(Instant::now() + patience, look), Ok(true)) && self.is_there()
     }
 }
 

@@ -29,6 +29,10 @@ const AWAKE: Duration = Duration::from_millis(20);
 /// From here on a dispatch is large for a software driver, which then needs all processors itself.
 const LARGE: Duration = Duration::from_micros(300);
 
+/// How long what a batch has read is waited for once the batch has run. It is there by then, but another thread may have yet to
+/// say so, and may be kept from its processor.
+pub(crate) const LANDED: Duration = Duration::from_secs(1);
+
 /// The pace is the median of so many batches: a machine that is elsewhere for a while makes one of them slow, not the dispatches.
 const RECENT: usize = 5;
 /// Of so many waits for dispatches that are not much larger than large, as many are awake all the same as can change the pace.
@@ -156,7 +160,7 @@ impl GpuSubmission {
 
     /// Looks whether it has run.
     fn has_run(&self, index: &wgpu::SubmissionIndex) -> Result<bool> {
-        let empty = matches!(self.shared.device.poll(wgpu::PollType::Poll), Ok(wgpu::PollStatus::QueueEmpty));
+        let empty = matches!(self.shared.poll(wgpu::PollType::Poll), Ok(wgpu::PollStatus::QueueEmpty));
         self.shared.check()?;
         // Asking for one submission costs more, and says more only if there are several.
         if empty || self.shared.depth == 1 { Ok(empty) } else { self.poll(index, Duration::ZERO) }
@@ -165,7 +169,7 @@ impl GpuSubmission {
     /// Looks, or sleeps at most so long: whether it has run.
     fn poll(&self, index: &wgpu::SubmissionIndex, timeout: Duration) -> Result<bool> {
         let wait = wgpu::PollType::Wait { submission_index: Some(index.clone()), timeout: Some(timeout) };
-        let polled = self.shared.device.poll(wait);
+        let polled = self.shared.poll(wait);
         self.shared.check()?;
         match polled {
             Ok(_) => Ok(true),
@@ -195,12 +199,14 @@ impl Submission for GpuSubmission {
         let gone = || Error::Device("what was read cannot be mapped".into());
         let bytes = match self.reads.get(number).ok_or_else(gone)? {
             ReadBack::Nothing => Bytes::new(),
-            ReadBack::Staged { piece, range, within } => piece.bytes(range.clone(), within.clone()).ok_or_else(gone)?,
+            ReadBack::Staged { piece, range, within } => {
+                piece.bytes(&self.shared, range.clone(), within.clone()).ok_or_else(gone)?
+            }
             ReadBack::InPlace { memory, range } => {
                 let buffer = &block_of(memory)?.buffer;
                 let start = range.start / 8 * 8;
                 let bounds = start as u64..(range.end as u64).next_multiple_of(4);
-                if !map_now(&self.shared.device, buffer, wgpu::MapMode::Read, bounds.clone()) {
+                if !map_now(&self.shared, buffer, wgpu::MapMode::Read, bounds.clone(), LANDED) {
                     self.shared.check()?;
                     return Err(gone());
                 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use millrace_core::Ran;
 
-use crate::{batch::map_now, device::Shared};
+use crate::{batch::map_now, device::Shared, submission::LANDED};
 
 /// Timestamps of a batch: two for each command, and as many commands as a batch has.
 const QUERIES: u32 = 2 * 256;
@@ -225,7 +225,7 @@ impl Times {
     fn read(&self) -> Option<Vec<u64>> {
         let (shared, buffer) = (&self.timing.shared, &self.timing.sheet.as_ref()?.readable);
         let bounds = 0..u64::from(self.timing.used) * 8;
-        if bounds.is_empty() || !map_now(&shared.device, buffer, wgpu::MapMode::Read, bounds.clone()) {
+        if bounds.is_empty() || !map_now(shared, buffer, wgpu::MapMode::Read, bounds.clone(), LANDED) {
             return None;
         }
         let period = f64::from(shared.queue.get_timestamp_period());

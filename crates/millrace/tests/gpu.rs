@@ -157,6 +157,65 @@ fn a_binding_has_to_start_where_the_device_can() {
     }
 }
 
+/// A kernel whose code wants 64 words, whatever is bound.
+fn wants_64_words() -> KernelSpec {
+    KernelSpec::new("wants_64_words").binding::<u32>("out", Access::Overwrite).block(64).wgsl(
+        "
+        @group(0) @binding(0) var<storage, read_write> out: array<u32, 64>;
+        @compute @workgroup_size(64)
+        fn main(@builtin(local_invocation_index) i: u32) {
+            out[i] = i;
+        }",
+    )
+}
+
+#[test]
+fn a_launch_that_binds_too_little_fails_alone() {
+    for device in gpus() {
+        let (bad, good) = (device.stream().unwrap(), device.stream().unwrap());
+        let kernel = device.kernel(&wants_64_words()).unwrap();
+        let (small, x, y) = (device.allocate(4).unwrap(), device.allocate(256).unwrap(), device.allocate(256).unwrap());
+        for _ in 0..20 {
+            good.enqueue(kernel.launch().bind(&x)).unwrap();
+            bad.enqueue(kernel.launch().bind(&small)).unwrap();
+            good.enqueue(x.copy_to(.., &y, 0)).unwrap();
+        }
+        let error = bad.synchronize().unwrap_err();
+        assert!(matches!(error, Error::BindingSize { binding: 0, given: 4, least: 256, .. }), "{error}");
+        assert!(error.to_string().contains("binding 0 of kernel wants_64_words gets 4 bytes; its code needs 256"));
+        good.synchronize().unwrap();
+        assert_eq!(good.run(y.read(..)).unwrap().to::<u32>(), (0..64).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_launch_that_fails_shows_nothing_of_earlier_lives() {
+    let pair = KernelSpec::new("pair")
+        .binding::<u32>("a", Access::Overwrite)
+        .binding::<u32>("b", Access::Overwrite)
+        .block(1)
+        .wgsl(
+            "
+            @group(0) @binding(0) var<storage, read_write> a: array<u32>;
+            @group(0) @binding(1) var<storage, read_write> b: array<u32>;
+            @compute @workgroup_size(1)
+            fn main() {
+                a[0] = 1u;
+                b[0] = 1u;
+            }",
+        );
+    for device in gpus() {
+        let (stream, kernel) = (device.stream().unwrap(), device.kernel(&pair).unwrap());
+        let old = device.allocate(64).unwrap();
+        stream.run(old.fill(.., 7)).unwrap();
+        drop(old);
+        let (a, b) = (device.allocate(64).unwrap(), device.allocate(64).unwrap());
+        let misaligned = stream.run(kernel.launch().bind(&a).bind(b.slice(4..)));
+        assert!(matches!(misaligned, Err(Error::Misaligned { .. })), "{misaligned:?}");
+        assert_eq!(*stream.run(a.read(..)).unwrap(), [0; 64], "it was never written");
+    }
+}
+
 #[test]
 fn errors_that_nobody_waited_for_come_up_at_the_next_synchronize() {
     for device in gpus() {

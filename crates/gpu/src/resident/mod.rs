@@ -16,7 +16,7 @@ use std::{
 
 use millrace_core::{Code, Error, Leave, Residence, Result, Shape, Sharing};
 
-use crate::device::guarded;
+use crate::device::{guarded, leave};
 
 use self::hal::HostMemory;
 
@@ -69,7 +69,7 @@ pub(crate) fn settle(adapter: &wgpu::Adapter, words: usize, sharing: Sharing) ->
         tracing::error!(%error, "the driver complains");
         let _ = complaint.set(error.to_string().into());
     }));
-    let turns = crate::probe::turns(&device, &queue)?;
+    let turns = crate::probe::turns(&device, &queue).inspect_err(|_| leave(device.clone(), queue.clone(), ()))?;
     let (memory, buffer) = match sharing {
         Sharing::Required => {
             let (memory, buffer) = HostMemory::allocate(&device, words).map_err(&failed)?;
