@@ -132,6 +132,11 @@ pub trait Backend: BlockSource + Any {
     /// Makes a kernel ready to run here, or says why it cannot. Called once for every kernel of different content.
     fn compile(&self, spec: &KernelSpec) -> Result<Code>;
 
+    /// Frees memory that it keeps for transfers to come; says how many bytes.
+    fn trim(&self) -> u64 {
+        0
+    }
+
     /// Degrees Celsius, where the system says.
     fn temperature(&self) -> Option<f32> {
         None

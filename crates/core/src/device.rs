@@ -533,7 +533,8 @@ impl Device {
         self.context.core.pool.stats()
     }
 
-    /// Frees memory that no buffer uses until at most `keep` bytes of it are left; says how many bytes were freed.
+    /// Frees memory that no buffer uses until at most `keep` bytes of it are left, and what the device keeps for transfers to
+    /// come; says how many bytes were freed.
     ///
     /// ```
     /// # let device = millrace::runtime().open("cpu")?;
@@ -544,7 +545,8 @@ impl Device {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn trim(&self, keep: u64) -> u64 {
-        self.context.core.pool.trim(keep)
+        let core = &self.context.core;
+        core.pool.trim(keep) + core.backend.trim()
     }
 
     /// Subscribes to the device's events; `capacity` of them can wait.

@@ -358,6 +358,11 @@ impl Backend for Gpu {
         Ok(Arc::new(self.shared.compiler.compile(&self.shared.device, spec)?))
     }
 
+    fn trim(&self) -> u64 {
+        let Shared { uploads, downloads, fetches, .. } = &*self.shared;
+        uploads.trim() + downloads.trim() + fetches.trim()
+    }
+
     fn temperature(&self) -> Option<f32> {
         let sensors = std::path::Path::new("/sys/bus/pci/devices").join(&self.shared.pci).join("hwmon");
         let read = |sensor: std::fs::DirEntry| -> Option<f32> {

@@ -64,6 +64,12 @@ impl<T> Free<T> {
     }
 }
 
+/// Gives back to the system what waits; says how many bytes that were.
+fn trim<T>(free: &Mutex<Free<T>>) -> u64 {
+    let gone = std::mem::take(&mut *lock(free));
+    gone.bytes // what it has is dropped here, outside the lock
+}
+
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -89,6 +95,10 @@ pub(crate) struct Upload {
 }
 
 impl Uploads {
+    pub(crate) fn trim(&self) -> u64 {
+        trim(&self.free)
+    }
+
     /// A piece with room for so many bytes.
     pub(crate) fn take(&self, device: &wgpu::Device, bytes: u64) -> Result<Upload> {
         let size = Free::<()>::size_of(bytes);
@@ -151,6 +161,10 @@ pub(crate) struct Download {
 }
 
 impl Downloads {
+    pub(crate) fn trim(&self) -> u64 {
+        trim(&self.free)
+    }
+
     /// A piece with room for so many bytes.
     pub(crate) fn take(self: &Arc<Self>, device: &wgpu::Device, bytes: u64) -> Result<Download> {
         let size = Free::<()>::size_of(bytes);
@@ -258,6 +272,10 @@ struct Fetched {
 }
 
 impl Fetches {
+    pub(crate) fn trim(&self) -> u64 {
+        trim(&self.free)
+    }
+
     /// A copy of the bytes.
     pub(crate) fn copy(self: &Arc<Self>, bytes: &[u8]) -> Bytes {
         let len = bytes.len();

@@ -293,6 +293,22 @@ fn resident() -> u64 {
 }
 
 #[test]
+fn trimming_frees_what_is_kept_for_transfers() {
+    const BYTES: usize = 8 << 20;
+    let runtime = Runtime::new(vec![Box::new(GpuProvider::with_transfers(Transfers::Staged))]);
+    let Ok(device) = runtime.open("gpu") else { return };
+    let (stream, buffer) = (device.stream().unwrap(), device.allocate(BYTES).unwrap());
+    for value in 1..4 {
+        stream.enqueue(buffer.write(0, vec![value; BYTES])).unwrap();
+        assert!(stream.run(buffer.read(..)).unwrap().iter().all(|&byte| byte == value));
+        stream.synchronize().unwrap();
+        // A piece for each way, which is kept for the next.
+        assert_eq!(device.trim(0), 2 * BYTES as u64);
+        assert_eq!(device.trim(0), 0);
+    }
+}
+
+#[test]
 fn a_bound_on_bytes_in_flight_holds_back_and_loses_nothing() {
     let provider = GpuProvider::with_transfers(Transfers::Staged);
     let options = DeviceOptions::default().in_flight(InFlightLimits::new(1, 1 << 20));
