@@ -7,7 +7,7 @@ use pulp::{Simd, WithSimd};
 use super::{
     BLOCK, PIECE, pieces,
     source::Source,
-    stream::{STREAMED_FROM, before_line, fence, prefetch, store},
+    stream::{AHEAD, STREAMED_FROM, before_line, fence, prefetch_behind, store},
     worth_threads,
 };
 use crate::ops::Walk;
@@ -110,7 +110,7 @@ fn streamed_by<M: Map<N>, const N: usize, const B: usize>(
         // Stores past the caches keep the processor from running ahead to the next page by itself.
         for source in sources {
             if let Source::Packed(elements) = source {
-                prefetch(elements.get(at + B..at + 2 * B).unwrap_or_default());
+                prefetch_behind(&elements[at..at + B], AHEAD);
             }
         }
         let mut result = [M::Out::zeroed(); B];
