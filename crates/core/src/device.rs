@@ -73,7 +73,8 @@ pub struct DeviceOptions {
 pub struct InFlightLimits {
     /// Batches.
     pub submissions: usize,
-    /// Bytes of uploads and readbacks. One command alone may be larger.
+    /// Bytes of uploads and readbacks. One command alone may be larger. What waits in the queues of streams is not among them:
+    /// it is still the caller's own memory, and queues are bounded by commands.
     pub bytes: u64,
 }
 

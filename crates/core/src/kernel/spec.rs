@@ -100,7 +100,9 @@ pub enum Access {
     Read,
     /// Reads and writes it, or writes only some of it.
     ReadWrite,
-    /// Writes all of it and reads nothing: never-written bytes need not be made zero first.
+    /// Writes all of it and reads nothing: never-written bytes need not be made zero first. A promise: the CPU device sees a
+    /// grid that is too small to keep it and makes the bytes zero, but no GPU can tell, and what is not written there is what
+    /// an earlier buffer of this context has left.
     Overwrite,
 }
 
