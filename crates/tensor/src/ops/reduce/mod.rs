@@ -216,6 +216,11 @@ pub(crate) fn reduce(
     }
 }
 
+/// The sum of numbers along an axis.
+pub(crate) fn sum_along(x: &Tensor, axis: usize) -> Result<Tensor> {
+    reduce(x, Value::Sum as usize, 1 << axis, false, None, None)
+}
+
 /// Folds the last axis by an entry, by its number.
 pub(crate) fn run(x: &Tensor, entry: usize) -> Result<Tensor> {
     reduce(x, entry, 1 << (x.rank() - 1), false, None, None)
