@@ -3,8 +3,8 @@
 mod support;
 
 use millrace::{
-    DeviceKind,
-    tensor::{Tensor, Tensors},
+    DeviceKind, DeviceOptions,
+    tensor::{Error, Tensor, Tensors},
 };
 use support::{fresh_places, noise, places};
 
@@ -106,5 +106,31 @@ fn long_products_are_shared_out_in_a_few_launches() {
             let on = &device.info().id;
             assert_eq!(device.counts().launches - before, if gpu { launches } else { 1 }, "{name} on {on}");
         }
+    }
+}
+
+#[test]
+fn memory_that_runs_out_is_not_said_to_be_a_mistake_in_the_shapes() {
+    let runtime = millrace::runtime();
+    for id in ["cpu", "gpu"] {
+        let Ok(device) = runtime.open_with(id, DeviceOptions::default().budget(1 << 20)) else { continue };
+        let tensors = Tensors::on(&device).unwrap();
+        let row = tensors.zeros(&[4]).unwrap();
+        let wide = tensors.zeros(&[4, 1]).unwrap().expand(&[4, 1 << 19]).unwrap();
+        let products = [
+            ("vector by matrix", row.matmul(&wide)),
+            ("matrix by vector", wide.t().unwrap().matmul(&row)),
+            ("matrices", wide.t().unwrap().matmul(&wide.slice(1, ..4).unwrap())),
+        ];
+        for (name, product) in products {
+            let error = product.unwrap_err();
+            let told = matches!(error, Error::Device(millrace::Error::OutOfMemory { .. }));
+            assert!(told, "{name} on {id}: {error}");
+        }
+        // Vectors that are not as long as each other are named as they were given.
+        let error = row.matmul(&tensors.zeros(&[5]).unwrap()).unwrap_err().to_string();
+        assert!(error.starts_with("matmul: shapes [4] and [5] do not multiply"), "{error}");
+        let error = row.matmul(&tensors.zeros(&[2, 3, 2]).unwrap()).unwrap_err().to_string();
+        assert!(error.starts_with("matmul: shapes [4] and [2, 3, 2] do not multiply"), "{error}");
     }
 }

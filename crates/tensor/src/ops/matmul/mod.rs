@@ -130,10 +130,12 @@ impl Tensor {
         if self.rank() == 0 || other.rank() == 0 {
             return Err(mismatch());
         }
+        // What is wrong with the shapes is said of those that were given; anything else is what it is.
+        let of_given = |error| if matches!(error, Error::Shapes { .. }) { mismatch() } else { error };
         match (self.rank(), other.rank()) {
-            (1, 1) => self.unsqueeze(0)?.matmul(&other.unsqueeze(1)?).map_err(|_| mismatch())?.reshape(&[]),
-            (1, _) => self.unsqueeze(0)?.matmul(other).map_err(|_| mismatch())?.squeeze(-2),
-            (_, 1) => self.matmul(&other.unsqueeze(1)?).map_err(|_| mismatch())?.squeeze(-1),
+            (1, 1) => self.unsqueeze(0)?.matmul(&other.unsqueeze(1)?).map_err(of_given)?.reshape(&[]),
+            (1, _) => self.unsqueeze(0)?.matmul(other).map_err(of_given)?.squeeze(-2),
+            (_, 1) => self.matmul(&other.unsqueeze(1)?).map_err(of_given)?.squeeze(-1),
             _ if is_usable(self) && is_usable(other) => matmul(self, other, mismatch),
             _ => matmul(&usable(self)?, &usable(other)?, mismatch),
         }
@@ -199,7 +201,8 @@ fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor
         return Err(mismatch());
     }
     let Batch { shape: batch, rank, dims: batch_dims, strides: [a_strides, b_strides] } =
-        Batch::new(op, a.layout(), b.layout()).map_err(|_| mismatch())?;
+        Batch::new(op, a.layout(), b.layout())
+            .map_err(|error| if matches!(error, Error::Shapes { .. }) { mismatch() } else { error })?;
     let mut dims = [0; MAX_RANK];
     dims[..batch.len()].copy_from_slice(&batch);
     dims[batch.len()..batch.len() + 2].copy_from_slice(&[m, n]);
