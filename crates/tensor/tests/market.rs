@@ -34,6 +34,11 @@ fn every_kind_is_read() {
     assert_eq!(skew.to_dense().unwrap(), [0.0, -3.0, 3.0, 0.0]);
     let pattern = read("%%MatrixMarket matrix coordinate pattern general\r\n2 2 2\r\n1 2\r\n2 1\r\n");
     assert_eq!(pattern.to_dense().unwrap(), [0.0, 1.0, 1.0, 0.0]);
+    let pattern = read("%%MatrixMarket matrix coordinate pattern symmetric\n3 3 3\n1 1\n3 1\n3 2\n");
+    assert_eq!(pattern.to_dense().unwrap(), [1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0]);
+    let kind = Kind { field: Field::Pattern, symmetry: Symmetry::Symmetric };
+    let text = "%%MatrixMarket matrix coordinate pattern symmetric\n3 3 3\n1 1\n3 1\n3 2\n";
+    assert_eq!(written(&pattern, kind), text);
     let array = read("%%MatrixMarket matrix array real general\n2 3\n1\n2\n0\n4\n5\n6\n");
     assert_eq!((array.to_dense().unwrap(), array.nnz()), (vec![1.0, 0.0, 5.0, 2.0, 4.0, 6.0], 5));
     let array = read("%%MatrixMarket matrix array integer symmetric\n2 2\n1\n2\n3\n");
@@ -133,7 +138,10 @@ fn an_error_of_the_file_itself_keeps_its_line() {
     let error = market::read(file).unwrap_err();
     assert_eq!(error.to_string(), "line 4: the disk is gone");
     let _: &dyn BufRead = &text.as_bytes();
-    assert!(matches!(market::open("/no/such/file.mtx"), Err(MarketError::Io { .. })));
+    let missing = market::open("/no/such/file.mtx").unwrap_err();
+    assert!(matches!(missing, MarketError::File(_)));
+    let said = missing.to_string();
+    assert!(said.contains("/no/such/file.mtx") && !said.contains("line"), "{said}");
 }
 
 fn written(matrix: &Csr, kind: Kind) -> String {
@@ -192,6 +200,36 @@ fn files_are_saved_and_opened() {
     market::save(&path, &matrix, Kind::default()).unwrap();
     let again = market::open(&path).unwrap().to_csr();
     assert_eq!(again, matrix);
+}
+
+#[test]
+fn a_file_is_replaced_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kept.mtx");
+    let matrix = Csr::from_dense(2, 2, &[1.0, 2.0, 3.0, 4.0]).unwrap();
+    market::save(&path, &matrix, Kind::default()).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let symmetric = Kind { symmetry: Symmetry::Symmetric, ..Kind::default() };
+    assert!(matches!(market::save(&path, &matrix, symmetric), Err(MarketError::Unfit { .. })));
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    assert!(market::save(folder.path().join("other.mtx"), &matrix, symmetric).is_err());
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing else is there");
+
+    let nowhere = folder.path().join("no such folder/new.mtx");
+    let error = market::save(&nowhere, &matrix, Kind::default()).unwrap_err();
+    let said = error.to_string();
+    assert!(matches!(error, MarketError::File(_)), "{said}");
+    assert!(said.contains("new.mtx") && !said.contains("line"), "{said}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_is_an_error_with_the_path() {
+    let matrix = Csr::from_dense(1, 1, &[1.0]).unwrap();
+    let error = market::save("/dev/full", &matrix, Kind::default()).unwrap_err();
+    let MarketError::File(said) = &error else { panic!("{error}") };
+    assert_eq!(said.kind(), std::io::ErrorKind::StorageFull);
+    assert!(said.to_string().contains("/dev/full"), "{said}");
 }
 
 proptest! {

@@ -166,6 +166,44 @@ fn range(low: f32, high: f32) -> impl Iterator<Item = f32> {
     (low..=high).step_by(step).map(float)
 }
 
+/// What `pow` may be off by.
+const POWER: f64 = 1.0;
+
+/// The worst error of powers over some pairs of a base and an exponent, and where it is.
+fn worst_power(tensors: &Tensors, pairs: &mut dyn Iterator<Item = (f32, f32)>) -> (f64, (f32, f32)) {
+    let mut worst = (0.0, (0.0, 0.0));
+    loop {
+        let (x, y): (Vec<f32>, Vec<f32>) = pairs.take(CHUNK).unzip();
+        if x.is_empty() {
+            return worst;
+        }
+        let [bases, exponents] = [&x, &y].map(|x| tensors.from_slice(x, &[x.len()]).unwrap());
+        let powers = bases.pow(&exponents).unwrap().to_vec::<f32>().unwrap();
+        for ((x, y), power) in x.into_iter().zip(y).zip(powers) {
+            let error = ulps(power, f64::from(x).powf(f64::from(y)), 0.0);
+            if error > worst.0 {
+                worst = (error, (x, y));
+            }
+        }
+    }
+}
+
+/// Bases of all kinds with exponents of all kinds, and with those whose powers are numbers: from the smallest to the largest.
+fn pairs() -> impl Iterator<Item = (f32, f32)> {
+    let spread = |n: u32| f64::from(n.wrapping_mul(0x9e37_79b9)) / 4_294_967_296.0;
+    let bases = || (0..=u32::MAX).step_by(9973).map(f32::from_bits);
+    let any = bases().zip(0u32..).map(|(x, n)| (x, f32::from_bits(n.wrapping_mul(0x9e37_79b9))));
+    let near_one = range(0.99, 1.01);
+    let numbers = bases()
+        .chain(near_one)
+        .zip(0u32..)
+        .map(move |(x, n)| (x.abs(), ((282.0 * spread(n) - 152.0) / f64::from(x.abs()).log2()) as f32));
+    let whole = bases().zip(0u32..).map(|(x, n)| (x, (n % 41) as f32 - 20.0));
+    let special = [0.0, -0.0, 1.0, -1.0, 0.5, -8.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, 1e-45, 3.0];
+    let every = special.into_iter().flat_map(move |x| special.into_iter().map(move |y| (x, y)));
+    any.chain(numbers).chain(whole).chain(every)
+}
+
 #[test]
 fn child_that_walks() {
     let Ok(level) = std::env::var(CHILD) else { return };
@@ -184,6 +222,12 @@ fn child_that_walks() {
             missed.push(line);
         }
     }
+    let (error, at) = worst_power(&tensors, &mut pairs());
+    let line = format!("{level}: pow is off by {error:.2} ULP at {at:?}, {POWER} are stated");
+    println!("{line}");
+    if error > POWER {
+        missed.push(line);
+    }
     assert!(missed.is_empty(), "{missed:#?}");
 }
 
@@ -200,6 +244,24 @@ fn every_function_is_as_exact_as_it_says_with_every_width_of_vectors() {
         assert!(output.status.success(), "{said}");
         println!("{said}");
     }
+}
+
+#[test]
+fn a_gpus_powers_are_as_exact_as_they_say() {
+    let Ok(gpu) = millrace::runtime().open("gpu") else { return };
+    let tensors = Tensors::on(&gpu).unwrap();
+    // It may take numbers below the smallest normal one for zero.
+    let kept = |(x, y): &(f32, f32)| {
+        let power = f64::from(*x).powf(f64::from(*y)).abs();
+        x.abs() >= f32::MIN_POSITIVE && power >= f64::from(f32::MIN_POSITIVE) && power <= 0.99 * f64::from(f32::MAX)
+    };
+    let (x, y): (Vec<f32>, Vec<f32>) = pairs().step_by(5).filter(kept).unzip();
+    let [bases, exponents] = [&x, &y].map(|x| tensors.from_slice(x, &[x.len()]).unwrap());
+    let powers = bases.pow(&exponents).unwrap().to_vec::<f32>().unwrap();
+    let error = |at: usize| (f64::from(powers[at]) / f64::from(x[at]).powf(f64::from(y[at])) - 1.0).abs();
+    let worst = (0..x.len()).max_by(|&a, &b| error(a).total_cmp(&error(b))).unwrap();
+    println!("off by {:e} at {} to the power of {}", error(worst), x[worst], y[worst]);
+    assert!(error(worst) <= 2e-6, "{} to the power of {} is {}", x[worst], y[worst], powers[worst]);
 }
 
 #[test]

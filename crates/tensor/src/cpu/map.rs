@@ -146,3 +146,112 @@ fn block<M: Map<N>, const N: usize>(x: [&[M::In]; N], out: &mut [M::Out]) {
     }
     M::repair(x, out);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{layout::WALKED, simd::arch_of};
+
+    /// Twice the first and the second, except where the first is negative, which is put right afterwards.
+    enum Mixed {}
+
+    impl Map<2> for Mixed {
+        type In = f32;
+        type Out = f32;
+
+        #[inline(always)]
+        fn apply([a, b]: [f32; 2]) -> f32 {
+            a + a + b
+        }
+
+        #[inline(always)]
+        fn repair([a, b]: [&[f32]; 2], out: &mut [f32]) {
+            for i in (0..out.len()).filter(|&i| a[i] < 0.0) {
+                out[i] = -b[i];
+            }
+        }
+    }
+
+    /// How a piece is written.
+    #[derive(Debug, Clone, Copy)]
+    enum By {
+        /// As kernels do.
+        Choice { streamed: bool },
+        /// In registers of so many bytes.
+        Register(usize),
+    }
+
+    struct Task<'a> {
+        sources: &'a [Source<'a, f32>; 2],
+        start: usize,
+        out: &'a mut [f32],
+        by: By,
+    }
+
+    impl WithSimd for Task<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) {
+            let Self { sources, start, out, by } = self;
+            match by {
+                By::Choice { streamed } => Piece::<Mixed, 2> { sources, start, out, streamed }.with_simd(simd),
+                By::Register(64) => streamed_by::<Mixed, 2, 64>(sources, start, out, 64),
+                By::Register(register) => streamed_by::<Mixed, 2, 256>(sources, start, out, register),
+            }
+        }
+    }
+
+    /// All registers that there are stores for.
+    fn registers() -> Vec<By> {
+        let mut all = vec![By::Register(16), By::Register(32)];
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx512f") {
+            all.push(By::Register(64));
+        }
+        all
+    }
+
+    #[test]
+    fn pieces_are_written_whole_and_nothing_beside_them_whatever_the_registers() {
+        const LARGEST: usize = 1300;
+        let at = |n: usize| ((n * 37 + 11) % 64) as f32 - 20.0;
+        let (a, b): (Vec<f32>, Vec<f32>) = (0..4 * LARGEST).map(|n| (at(n), at(n + 9))).unzip();
+        let (mut shape, mut strides) = ([0; WALKED], [0; WALKED]);
+        (shape[..2].copy_from_slice(&[LARGEST as u32 / 7 + 1, 7]), strides[..2].copy_from_slice(&[20, 2]));
+        let strided = Source::Strided { elements: &a, rank: 2, shape, strides, offset: 5 };
+        let strided_at = |i: usize| a[5 + i / 7 * 20 + i % 7 * 2];
+        type Wanted<'a> = &'a dyn Fn(usize) -> [f32; 2];
+        let sources: [([Source<'_, f32>; 2], Wanted<'_>); 4] = [
+            ([Source::Packed(&a), Source::Packed(&b)], &|i| [a[i], b[i]]),
+            ([Source::Packed(&a), Source::Constant(0.5)], &|i| [a[i], 0.5]),
+            ([strided, Source::Packed(&b)], &|i| [strided_at(i), b[i]]),
+            ([Source::Constant(-2.0), strided], &|i| [-2.0, strided_at(i)]),
+        ];
+        let ways = [By::Choice { streamed: false }, By::Choice { streamed: true }].into_iter().chain(registers());
+        let lengths = [0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 255, 256, 257, 320, 511, 512, 513, 1024, 1027, 1290];
+        let mut room = vec![0.0f32; LARGEST + 64];
+        for (arch, by) in
+            crate::Simd::all().into_iter().filter_map(arch_of).flat_map(|arch| ways.clone().map(move |by| (arch, by)))
+        {
+            for ((sources, wanted), len) in sources.iter().flat_map(|sources| lengths.map(|len| (sources, len))) {
+                for (misaligned, start) in [(0, 0), (1, 0), (15, 3), (16, 3), (13, 1)] {
+                    room.fill(f32::MAX);
+                    let first = before_line(&room) + misaligned;
+                    let out = &mut room[first..first + len];
+                    arch.dispatch(Task { sources, start, out, by });
+                    for (at, &got) in room.iter().enumerate() {
+                        let want = match at.checked_sub(first).filter(|i| *i < len) {
+                            Some(i) => match wanted(start + i) {
+                                [a, b] if a < 0.0 => -b,
+                                [a, b] => a + a + b,
+                            },
+                            None => f32::MAX,
+                        };
+                        assert_eq!(got, want, "{at} of {len} from {first}, {by:?}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -79,3 +79,64 @@ impl<'a, T> Target<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(first), len) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytemuck::Zeroable;
+    use millrace_core::{Argument, Arguments, CpuKernel, Launched};
+
+    use super::*;
+    use crate::ops::{Family, Walk, spec};
+
+    /// Threads that count how often they are woken.
+    struct Counted {
+        count: usize,
+        all: bool,
+        woken: AtomicUsize,
+    }
+
+    impl Threads for Counted {
+        fn count(&self) -> usize {
+            self.count
+        }
+
+        fn all_wanted(&self) -> bool {
+            self.all
+        }
+
+        fn for_each(&self, n: u64, each: &(dyn Fn(u64) + Sync)) {
+            self.woken.fetch_add(1, Ordering::Relaxed);
+            (0..n).for_each(each);
+        }
+    }
+
+    /// How often the threads are woken for the first unary operation on so many elements.
+    fn woken(n: usize, count: usize, all: bool) -> usize {
+        let device = millrace::runtime().open("cpu").unwrap();
+        let spec = spec(Family::Unary, 0);
+        let mut walk = Walk::zeroed();
+        (walk.n, walk.rank, walk.shape[0], walk.strides[0][0]) = (n as u32, 1, n as u32, 1);
+        let (input, mut output) = (vec![1.5f32; n], vec![0.0f32; n]);
+        let kernel = device.kernel(&spec).unwrap();
+        let launch = kernel.launch().params(&walk);
+        let mut arguments = Arguments::new();
+        arguments.push(Argument::Input(bytemuck::cast_slice(&input)));
+        arguments.push(Argument::Output(bytemuck::cast_slice_mut(&mut output)));
+        let threads = Counted { count, all, woken: AtomicUsize::new(0) };
+        let Some(CpuKernel::Whole(code)) = spec.cpu_code() else { panic!("it is called once") };
+        code(&mut Launched::new(launch.body(), arguments, &threads));
+        assert!(output.iter().all(|&x| x == -1.5), "{n} elements");
+        threads.woken.into_inner()
+    }
+
+    #[test]
+    fn a_small_operation_stays_on_one_thread_and_a_large_one_does_not() {
+        assert_eq!(woken(PIECE + 1, 4, false), 0, "two pieces that are done before anybody is awake");
+        assert_eq!(woken(1 << 21, 4, false), 1);
+        assert_eq!(woken(1 << 21, 1, false), 0, "there is nobody to wake");
+        assert_eq!(woken(PIECE + 1, 4, true), 1, "somebody wants all of them");
+        assert_eq!(woken(PIECE, 4, true), 0, "a single piece is nobody else's");
+    }
+}

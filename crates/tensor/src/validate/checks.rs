@@ -247,6 +247,7 @@ pub(super) fn all(run: &mut Run<'_>) -> Result<()> {
         sparse::products(run, case)?;
         quant::conversions(run, case)?;
     }
+    vectors(run)?;
     quant::products(run)?;
     fourier::all(run)?;
     recurrent::all(run)?;
@@ -371,6 +372,31 @@ fn matmul(run: &mut Run<'_>, case: Case) -> Result<()> {
     for (a, b) in pairs {
         let size = size(case.name(), &[&a.array.shape, &b.array.shape]);
         run.compare("matmul", size, 3e-6, a.tensor.matmul(&b.tensor), &a.array.matmul(&b.array))?;
+    }
+    Ok(())
+}
+
+/// Products with vectors, short and long, of matrices that lie either way.
+fn vectors(run: &mut Run<'_>) -> Result<()> {
+    let domain = Domain { range: (-1.0, 1.0), huge: false };
+    for k in [1, 7, 300, 70_001] {
+        let shaped = |run: &mut Run<'_>, shape: &[usize]| run.samples.shaped(shape, DType::F32, domain);
+        let (x, y) = (shaped(run, &[1, k])?, shaped(run, &[k, 1])?);
+        let (wide, high) = (shaped(run, &[6, k])?, shaped(run, &[k, 5])?);
+        let apart = run.samples.tangled(&[k, 3], DType::F32, domain, false)?;
+        let (left, right) = (x.tensor.squeeze(0)?, y.tensor.squeeze(1)?);
+        let checks = [
+            ("dot", left.matmul(&right), x.array.matmul(&y.array), &[][..]),
+            ("matrix by vector", wide.tensor.matmul(&right), wide.array.matmul(&y.array), &[6]),
+            ("vector by matrix", left.matmul(&high.tensor), x.array.matmul(&high.array), &[5]),
+            ("matrix by vector", high.tensor.t()?.matmul(&right), high.array.permute(&[1, 0]).matmul(&y.array), &[5]),
+            ("vector by matrix", left.matmul(&wide.tensor.t()?), x.array.matmul(&wide.array.permute(&[1, 0])), &[6]),
+            ("vector by matrix", left.matmul(&apart.tensor), x.array.matmul(&apart.array), &[3]),
+        ];
+        for (name, got, mut want, shape) in checks {
+            want.array = want.array.reshape(shape);
+            run.compare(name, size("to", &[shape]) + &format!(", {k} products each"), 3e-6, got, &want)?;
+        }
     }
     Ok(())
 }

@@ -192,7 +192,8 @@ methods! {
     maximum, "f32 or i32", Some(Binary::Max), Some(Binary::MaxI32), None;
     /// The smaller of both; NaN if either is.
     minimum, "f32 or i32", Some(Binary::Min), Some(Binary::MinI32), None;
-    /// The first to the power of the second, as `f32::powf`: a negative number to a whole power is fine.
+    /// The first to the power of the second, as `f32::powf`: a negative number to a whole power is fine. Within one ULP on
+    /// the CPU. A GPU has no `f64` for it: there the error is up to two millionths of the result.
     pow, "f32", Some(Binary::Pow), None, None;
     /// What is left of the first after division by the second. It has the second's sign, as `%` in Python and NumPy;
     /// an integer divided by zero leaves zero.

@@ -1,9 +1,10 @@
 //! Lines on the CPU, some at a time on every thread.
 //!
 //! Neighbouring lines are transformed across the lanes of vectors, and long ones as matrices, if their length has no large
-//! factors. All others are left to `rustfft` and `realfft`: lines along the last axis are transformed from where they lie
-//! to where they go; lines along other axes are gathered first, a cache line of neighbours at a time, so that every line of
-//! memory is read and written once.
+//! factors. All others are left to `rustfft`, and real ones of odd length to `realfft`; real ones of even length are complex
+//! ones of half the length (`real.rs`). Lines along the last axis are transformed from where they lie to where they go;
+//! lines along other axes are gathered first, a cache line of neighbours at a time, so that every line of memory is read
+//! and written once.
 
 use std::sync::{Arc, OnceLock};
 

@@ -3,8 +3,8 @@
 //! Conventions are NumPy's: the forward transform has the minus in the exponent, a [`Norm`] says which direction is
 //! divided by the length, and the real forms have the first `n / 2 + 1` of the `n` frequencies, as the others are their
 //! mirror images. On the CPU lines are transformed on all threads, neighbours in the lanes of vectors (`across.rs`) where
-//! that is faster than one by one with `rustfft` and `realfft`; see `cpu.rs`. On other devices the kernels are ours; see
-//! `gpu.rs`.
+//! that is faster than one by one with `rustfft`; see `cpu.rs`. Real lines of even length are complex ones of half the
+//! length (`real.rs`), those of odd length are left to `realfft`. On other devices the kernels are ours; see `gpu.rs`.
 
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vectors for other processors"))]
 mod across;

@@ -59,10 +59,8 @@ fn run(launch: &mut Launched<'_>, adds: bool, scratch: &Scratch) {
     let slab = side.div_ceil(slabs).next_multiple_of(UNIT);
     let slabs = side.div_ceil(slab);
     let target = Target::new(out);
-    // A single row goes through the other factor once, so that arranging it never pays.
     let most = if Simd::in_use() >= Simd::Avx512 { SMALL } else { SMALL_NARROW };
-    let small =
-        !adds && params.b_column == 1 && n >= DEEP && (m == 1 || m * n * k <= most && k >= DEEP && k * n <= NEAR);
+    let small = !adds && params.b_column == 1 && n >= DEEP && m * n * k <= most && k >= DEEP && k * n <= NEAR;
     let arch = arch();
     if !small && params.slabs == 0 && Packed::pays(m, n, k) {
         let one = |matrix: usize, threads: Option<&dyn Threads>| {

@@ -1,6 +1,7 @@
 //! Products of matrices, of batches of them, and of vectors.
 
 mod cpu;
+mod dots;
 mod packed;
 mod small;
 
@@ -14,6 +15,7 @@ use crate::{
     layout::{Layout, MAX_RANK, Shape, Strides, WALKED, merge},
     tune::Op,
 };
+use dots::Dots;
 
 /// Products that one thread of a GPU adds up in one launch.
 const LONGEST: usize = 4096;
@@ -55,7 +57,10 @@ const FURTHER: usize = 1;
 const PACKED: usize = 2;
 /// For a CPU: what is known to be brief runs on the caller's thread, and that is known of a kernel, not of a launch.
 const BRIEF: usize = 3;
-pub(crate) const KERNELS: usize = 4;
+/// Few elements that are long, and the same if it is brief.
+const DOTS: usize = 4;
+const DOTS_BRIEF: usize = 5;
+pub(crate) const KERNELS: usize = 6;
 /// Multiplications of a product that is brief.
 const FEW: usize = 1 << 22;
 
@@ -64,6 +69,7 @@ pub(crate) fn spec(number: usize) -> KernelSpec {
         FIRST => ("matmul", Access::Overwrite, Some(one_by_one("sums[i]"))),
         FURTHER => ("matmul_further", Access::ReadWrite, Some(one_by_one("out[at + i] + sums[i]"))),
         PACKED => ("matmul_packed", Access::Overwrite, Some(packed())),
+        DOTS | DOTS_BRIEF => return dots::spec(number == DOTS_BRIEF),
         _ => ("matmul_brief", Access::Overwrite, None),
     };
     let spec = KernelSpec::new(name)
@@ -124,10 +130,12 @@ impl Tensor {
         if self.rank() == 0 || other.rank() == 0 {
             return Err(mismatch());
         }
+        // What is wrong with the shapes is said of those that were given; anything else is what it is.
+        let of_given = |error| if matches!(error, Error::Shapes { .. }) { mismatch() } else { error };
         match (self.rank(), other.rank()) {
-            (1, 1) => self.unsqueeze(0)?.matmul(&other.unsqueeze(1)?).map_err(|_| mismatch())?.reshape(&[]),
-            (1, _) => self.unsqueeze(0)?.matmul(other).map_err(|_| mismatch())?.squeeze(-2),
-            (_, 1) => self.matmul(&other.unsqueeze(1)?).map_err(|_| mismatch())?.squeeze(-1),
+            (1, 1) => self.unsqueeze(0)?.matmul(&other.unsqueeze(1)?).map_err(of_given)?.reshape(&[]),
+            (1, _) => self.unsqueeze(0)?.matmul(other).map_err(of_given)?.squeeze(-2),
+            (_, 1) => self.matmul(&other.unsqueeze(1)?).map_err(of_given)?.squeeze(-1),
             _ if is_usable(self) && is_usable(other) => matmul(self, other, mismatch),
             _ => matmul(&usable(self)?, &usable(other)?, mismatch),
         }
@@ -176,6 +184,15 @@ impl Batch {
     }
 }
 
+/// How a CPU's ways spread a launch.
+fn spread(way: usize) -> Spread {
+    match way {
+        ONE_THREAD => Spread::One,
+        A_SLAB | TWO_SLABS => Spread::All,
+        _ => Spread::Usual,
+    }
+}
+
 fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor> {
     let (op, tensors) = ("matmul", a.tensors());
     let ([m, k], [a_row, a_column]) = matrix(a.layout());
@@ -184,7 +201,8 @@ fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor
         return Err(mismatch());
     }
     let Batch { shape: batch, rank, dims: batch_dims, strides: [a_strides, b_strides] } =
-        Batch::new(op, a.layout(), b.layout()).map_err(|_| mismatch())?;
+        Batch::new(op, a.layout(), b.layout())
+            .map_err(|error| if matches!(error, Error::Shapes { .. }) { mismatch() } else { error })?;
     let mut dims = [0; MAX_RANK];
     dims[..batch.len()].copy_from_slice(&batch);
     dims[batch.len()..batch.len() + 2].copy_from_slice(&[m, n]);
@@ -192,8 +210,6 @@ fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor
     let (Some(left), Some(right)) = (a.buffer(), b.buffer()) else {
         return super::create::full(tensors, shape, DType::F32, 0);
     };
-    let out = tensors.output(DType::F32, shape)?;
-    let Some(target) = out.buffer() else { return Ok(out) };
     let strides = |strides: Strides| std::array::from_fn(|axis| strides[axis] as i32);
     let mut params = Params {
         m: m as u32,
@@ -217,6 +233,15 @@ fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor
     if let (false, A_SLAB | TWO_SLABS) = (tensors.is_bounded(), way) {
         params.slabs = (way - ONE_THREAD) as u32;
     }
+    // On a GPU the other way is to have every thread do elements as a whole.
+    let shared = !tensors.is_bounded() || way == 0;
+    if let Some(dots) = shared.then(|| Dots::of(&params, k, batch.elements(), tensors.is_bounded())).flatten() {
+        let out = dots.multiply(left, right, tensors, shape, way)?;
+        tensors.watch(|| Call::Matmul, &[a, b], &out);
+        return Ok(out);
+    }
+    let out = tensors.output(DType::F32, shape)?;
+    let Some(target) = out.buffer() else { return Ok(out) };
     let plain = [a_row as usize, a_column as usize, b_row as usize, b_column as usize] == [k, 1, n, 1];
     let aligned = [a.layout().offset, b.layout().offset, k].iter().all(|n| n % 4 == 0) && m % 8 == 0 && n % 8 == 0;
     if tensors.is_bounded() && plain && aligned && batch.elements() == 1 && k <= 4 * LONGEST && way == 0 {
@@ -241,12 +266,7 @@ fn matmul(a: &Tensor, b: &Tensor, mismatch: impl Fn() -> Error) -> Result<Tensor
             };
             let launch = tensors.kernel(Family::Matmul, kernel)?.launch().bind(left).bind(right).bind(target);
             let geometry = Dim3 { z: matrices.min(BATCH) as u32, ..flat };
-            let spread = match way {
-                ONE_THREAD => Spread::One,
-                A_SLAB | TWO_SLABS => Spread::All,
-                _ => Spread::Usual,
-            };
-            tensors.enqueue(launch.params(&params).grid(geometry).spread(spread))?;
+            tensors.enqueue(launch.params(&params).grid(geometry).spread(spread(way)))?;
         }
     }
     tensors.watch(|| Call::Matmul, &[a, b], &out);

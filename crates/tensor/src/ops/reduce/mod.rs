@@ -216,6 +216,11 @@ pub(crate) fn reduce(
     }
 }
 
+/// The sum of numbers along an axis.
+pub(crate) fn sum_along(x: &Tensor, axis: usize) -> Result<Tensor> {
+    reduce(x, Value::Sum as usize, 1 << axis, false, None, None)
+}
+
 /// Folds the last axis by an entry, by its number.
 pub(crate) fn run(x: &Tensor, entry: usize) -> Result<Tensor> {
     reduce(x, entry, 1 << (x.rank() - 1), false, None, None)
@@ -313,7 +318,16 @@ methods! {
     sum, sum_keepdims, sum_all, sum_bits;
     /// The mean over the given axes, always `f32`; of no elements it is NaN.
     mean, mean_keepdims, mean_all, mean_bits;
-    /// The product over the given axes.
+    /// The product over the given axes. On the CPU `f32` are multiplied as `f64`, so that only the result has to be in the
+    /// range of `f32`. On a GPU the products on the way there have to be, too, in an order that depends on the shape: they
+    /// become zero or infinite where the result would not.
+    ///
+    /// ```
+    /// # let tensors = millrace::tensor::Tensors::on(&millrace::runtime().open("cpu")?)?;
+    /// let x = tensors.from_slice(&[1e30f32, 1e30, 1e-30, 1e-30], &[4])?;
+    /// assert!((x.prod(&[0])?.item::<f32>()? - 1.0).abs() < 1e-6); // infinite or not a number on a GPU
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     prod, prod_keepdims, prod_all, prod_bits;
     /// The largest element over the given axes; NaN if there is one. Of no elements there is none, which is an error.
     max, max_keepdims, max_all, max_bits;

@@ -177,10 +177,17 @@ impl Table {
         self.places.resize(size, 0);
     }
 
-    /// Where the column is, and whether it is new: linear probing, Fibonacci hashing.
+    /// Where a column is looked for first: Fibonacci hashing, whose high bits depend on all of the column's.
+    fn start(&self, column: u32) -> usize {
+        // A product of 64 bits has as many of them as a table of any size needs.
+        let bits = self.columns.len().trailing_zeros();
+        (u64::from(column).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - bits)) as usize
+    }
+
+    /// Where the column is, and whether it is new: linear probing.
     fn find(&mut self, column: u32, next: usize) -> (usize, bool) {
         let mask = self.columns.len() - 1;
-        let mut at = column.wrapping_mul(0x9e37_79b9) as usize & mask;
+        let mut at = self.start(column);
         loop {
             match self.columns[at] {
                 FREE => {
@@ -270,6 +277,27 @@ fn fill_rows(launch: &mut Launched<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_that_are_multiples_of_a_power_of_two_are_spread_over_the_table() {
+        for step in [1u32, 3, 64, 4096, 1 << 20] {
+            let columns = (0..1000u32).map(|n| n.wrapping_mul(step) & (u32::MAX >> 1));
+            let mut columns: Vec<_> = columns.collect();
+            columns.sort_unstable();
+            columns.dedup();
+            let mut table = Table::default();
+            table.clear(columns.len());
+            let mask = table.columns.len() - 1;
+            let mut probes = 0;
+            for (n, &column) in columns.iter().enumerate() {
+                assert_eq!(table.find(column, n), (n, true));
+                let at = table.columns.iter().position(|&seen| seen == column).unwrap();
+                probes += 1 + (at.wrapping_sub(table.start(column)) & mask);
+            }
+            assert!(probes <= 2 * columns.len(), "{probes} probes for {} multiples of {step}", columns.len());
+            assert!(columns.iter().enumerate().all(|(n, &column)| table.find(column, 0) == (n, false)));
+        }
+    }
 
     #[test]
     fn pieces_have_equally_many_products_and_all_rows() {

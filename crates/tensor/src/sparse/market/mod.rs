@@ -92,7 +92,10 @@ impl fmt::Display for Symmetry {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MarketError {
-    /// The file itself.
+    /// A file that cannot be opened or written. What is said names the path.
+    #[error(transparent)]
+    File(io::Error),
+    /// What is read from or written to, while it is.
     #[error("line {line}: {error}")]
     Io {
         /// The line that was to be read or written.

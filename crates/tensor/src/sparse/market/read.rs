@@ -1,6 +1,6 @@
 use std::{
     fs::File,
-    io::{BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader, Read},
     path::Path,
 };
 
@@ -14,7 +14,9 @@ type Result<T> = std::result::Result<T, MarketError>;
 
 /// Reads a file.
 pub fn open(path: impl AsRef<Path>) -> Result<Coo> {
-    let file = File::open(path).map_err(|error| MarketError::Io { line: 0, error })?;
+    let path = path.as_ref();
+    let said = |error: io::Error| io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()));
+    let file = File::open(path).map_err(|error| MarketError::File(said(error)))?;
     read(BufReader::with_capacity(1 << 16, file))
 }
 

@@ -1,29 +1,33 @@
 use std::{
-    fs::File,
-    io::{BufWriter, Write},
+    io::{self, Write},
     path::Path,
 };
 
 use super::{Field, Kind, MarketError, Symmetry};
 use crate::sparse::Csr;
 
-/// Writes a file.
+/// Writes a file. It is there whole or not at all: what was there before stays if the matrix is not of the kind it is to
+/// be, or the disk is full.
 pub fn save(path: impl AsRef<Path>, matrix: &Csr, kind: Kind) -> Result<(), MarketError> {
-    let failed = |error| MarketError::Io { line: 0, error };
-    let mut file = BufWriter::new(File::create(path).map_err(failed)?);
-    write(&mut file, matrix, kind)?;
-    file.into_inner().map_err(|error| failed(error.into_error()))?.sync_all().map_err(failed)
+    check(matrix, kind)?;
+    let content = |to: &mut dyn Write| lines(to, matrix, kind).map_err(|(_, error)| error);
+    millrace_core::file::write(path.as_ref(), content).map_err(MarketError::File)
 }
 
 /// Writes a matrix, row after row, with as many digits as it takes to read the same values again. A matrix that is not of
 /// the kind it is to be is an error, and nothing is written.
 pub fn write(mut to: impl Write, matrix: &Csr, kind: Kind) -> Result<(), MarketError> {
     check(matrix, kind)?;
+    lines(&mut to, matrix, kind).map_err(|(line, error)| MarketError::Io { line, error })
+}
+
+/// Writes a matrix that is of its kind. An error comes with its line.
+fn lines(to: &mut dyn Write, matrix: &Csr, kind: Kind) -> Result<(), (u64, io::Error)> {
     let [rows, columns] = matrix.shape();
     let entries = || matrix.entries().filter(|&(row, column, _)| is_written(row, column, kind.symmetry));
     let mut line = 1;
     let mut put = |text: std::fmt::Arguments<'_>| {
-        let written = to.write_fmt(text).map_err(|error| MarketError::Io { line, error });
+        let written = to.write_fmt(text).map_err(|error| (line, error));
         line += 1;
         written
     };
@@ -37,7 +41,7 @@ pub fn write(mut to: impl Write, matrix: &Csr, kind: Kind) -> Result<(), MarketE
             Field::Pattern => put(format_args!("{row} {column}\n"))?,
         }
     }
-    to.flush().map_err(|error| MarketError::Io { line, error })
+    to.flush().map_err(|error| (line, error))
 }
 
 fn is_written(row: usize, column: usize, symmetry: Symmetry) -> bool {
