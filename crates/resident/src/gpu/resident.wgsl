@@ -12,8 +12,10 @@
 
 // Turns of loops in this lease; a lease that made many ends, because some drivers end loops by force.
 var<private> spent: u32;
-// A handler needs more turns than this lease has left.
+// A handler needs more turns than this lease has left, and has its turn first in the next one.
 var<private> starved: bool;
+// Nothing was served in this lease, and nothing was waited for: no other has more turns for a handler.
+var<private> fresh: bool;
 
 // The kernel whose turn it is, as its memory says.
 var<private> region: u32;
@@ -356,6 +358,7 @@ fn lease() {
     var idle = 0u;
     spent = 0u;
     starved = false;
+    fresh = true;
     put(DIRECTORY_LEASES, word(DIRECTORY_LEASES) + 1u);
     put(DIRECTORY_RUNNING, 1u);
     loop {
@@ -377,6 +380,7 @@ fn lease() {
                 }
                 if (passed >= kernels) {
                     passed = 0u;
+                    fresh = false;
                     stop = word(DIRECTORY_STOP);
                     if (stop != STOP_NEVER) {
                         break;
@@ -458,6 +462,7 @@ fn lease() {
                 }
             }
             spent += MIDDLE_TURNS;
+            fresh = fresh && polls == 1u;
             let others = usual || linked;
             // What was handled before the device was lost needs no room for answers, and is handled in any case.
             let quiet = replay > loud;
@@ -507,6 +512,7 @@ fn lease() {
             if (starved) {
                 break;
             }
+            fresh = false;
             if (code != FAULT_NONE) {
                 odd = true;
                 break;
@@ -658,6 +664,6 @@ fn lease() {
             break;
         }
     }
-    put(DIRECTORY_NEXT, number);
+    put(DIRECTORY_NEXT, select(number, number + kernels - 1u, starved));
     put(DIRECTORY_RUNNING, 0u);
 }
