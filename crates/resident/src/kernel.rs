@@ -276,7 +276,7 @@ impl Kernel {
             to.room.unregister(&mut seat);
         }
         for link in self.life.pending.iter().flat_map(|pending| pending.to.iter().flatten()) {
-            let (to, mut seat) = (link.to(), Seat::default());
+            let (Some(to), mut seat) = (link.to(), Seat::default()) else { continue };
             to.room.register(&mut seat, waker);
             self.life.link_seats.push((to, seat));
         }

@@ -110,7 +110,7 @@ fn recovered(
     if port.is_failing() {
         port.wait_for_mail(None, || port.status().is_ended().then_some(Ok(())))?;
     }
-    if port.status() != Status::Failed || port.successor.get().is_some() {
+    if port.status() != Status::Failed || port.has_returned() {
         return Err(Error::NotFrom { from: port.status(), to: Status::Launched });
     }
     let (state, reached) = (recovery.state(), recovery.reached());

@@ -232,7 +232,7 @@ fn links_have_room() -> bool {
         if (how == LINK_WAITS) {
             return false;
         }
-        if (how == LINK_LOSSLESS && is_full(entry)) {
+        if (how == LINK_LOSSLESS && is_full(entry, word(link + LINK_BEFORE))) {
             if (takes_messages(entry)) {
                 return false;
             }
@@ -241,11 +241,12 @@ fn links_have_room() -> bool {
     return true;
 }
 
-// Whether a kernel's ring for others has no room. What its last checkpoint does not contain may be needed again.
-fn is_full(entry: u32) -> bool {
+// Whether a kernel's ring for others has no room behind so many more. What its last checkpoint does not contain may be needed
+// again.
+fn is_full(entry: u32, more: u32) -> bool {
     let to = word(entry + ENTRY_OWN);
     let kept = select(OWN_LINK_HEAD, OWN_SAVED_LINK, word(entry + ENTRY_CHECKPOINT_EVERY) != 0u);
-    return word(to + OWN_LINK_TAIL) - word(to + kept) > word(entry + ENTRY_LINK_MASK);
+    return word(to + OWN_LINK_TAIL) + more - word(to + kept) > word(entry + ENTRY_LINK_MASK);
 }
 
 fn takes_messages(entry: u32) -> bool {
@@ -266,9 +267,11 @@ fn feed(source: u32, head: u32, next: u32) {
         let to = word(entry + ENTRY_OWN);
         let tail = word(to + OWN_LINK_TAIL);
         if (n < links) {
-            let passed = word(link + LINK_HOW) == LINK_PASSED || !takes_messages(entry) || is_full(entry);
+            // If this one has room, those before it that lead there had, too.
+            let more = word(link + LINK_BEFORE);
+            let passed = word(link + LINK_HOW) == LINK_PASSED || !takes_messages(entry) || is_full(entry, more);
             put(link + LINK_FEEDS, select(1u, 0u, passed));
-            put(link + LINK_AT, tail);
+            put(link + LINK_AT, tail + more);
             if (n + 1u == links) {
                 put(own + OWN_FEEDING_HEAD, head);
                 put(own + OWN_FEEDING_NEXT, next);
