@@ -682,7 +682,7 @@ impl Life {
         self.pending.clear();
         self.emissions.clear();
         let reached = [self.high as u32, self.normal as u32];
-        let returns = status == Status::Failed && port.can_return();
+        let returns = status == Status::Failed && port.can_return() || port.wanted_back.load(Ordering::Acquire);
         if let Some(behaviour) = self.behaviour.take_if(|_| returns) {
             *lock(&port.remains) = Some(Remains { behaviour, reached });
         }

@@ -78,6 +78,10 @@ pub(crate) struct Port {
     pub(crate) journal: OnceLock<Journal>,
     /// Its handler, once it has failed, if it may come back.
     pub(crate) remains: Mutex<Option<Remains>>,
+    /// Its handler is to be kept, however it ends.
+    pub(crate) wanted_back: AtomicBool,
+    /// Held by who brings it back.
+    pub(crate) recovering: Mutex<()>,
     /// What it had sent to kernels that its device cannot reach, and was not carried there when it was lost.
     pub(crate) unsent: Mutex<VecDeque<crate::gpu::Unsent>>,
     /// Where those who are linked to it find it. It is also that of what it becomes after it was lost.
@@ -124,6 +128,8 @@ impl Port {
             saved_at: OnceLock::new(),
             journal: OnceLock::new(),
             remains: Mutex::default(),
+            wanted_back: AtomicBool::new(false),
+            recovering: Mutex::default(),
             unsent: Mutex::default(),
             address: OnceLock::new(),
             returned: AtomicBool::new(false),
