@@ -453,7 +453,7 @@ impl Life {
             drop(attachment);
         }
         // As on a device without a clock: later than the message, and than the last one.
-        self.counts.clock = self.counts.clock.max(header.clock.raw()) + 1;
+        self.counts.clock = self.counts.clock.max(header.clock.believed().map_or(0, Moment::raw)) + 1;
         let clock = Moment::from_raw(self.counts.clock);
         let mut given = None;
         match result {

@@ -7,6 +7,7 @@ use millrace_core::Shape;
 use super::arena;
 use crate::{
     Message,
+    clock::FARTHEST,
     engine::Types,
     layout::{self, MessageLayout},
 };
@@ -128,6 +129,7 @@ pub(crate) fn program(parts: &[Part], shape: Shape) -> String {
     // Some below what the driver can do: it counts loops that end at once, too.
     let turns = shape.turns.map_or(0, |turns| turns.saturating_sub(256));
     let _ = writeln!(text, "const TURNS: u32 = {turns}u;");
+    let _ = writeln!(text, "const FARTHEST: u32 = {}u;", FARTHEST >> 32);
     let _ = writeln!(text, "const HEAD_START: u32 = {HEAD_START}u;");
     // Of a known size, so that checking an index takes no look at the buffer.
     let _ =

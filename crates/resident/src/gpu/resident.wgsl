@@ -490,8 +490,8 @@ fn lease() {
             marks = word(slot + SLOT_FLAGS);
             let sent_low = word(slot + SLOT_CLOCK);
             let sent_high = word(slot + SLOT_CLOCK + 1u);
-            // Later than the message, and than the last one.
-            if (sent_high > clock_high) {
+            // Later than the message, if what that says can be believed, and than the last one.
+            if (sent_high > clock_high && sent_high <= FARTHEST) {
                 clock_low = sent_low;
                 clock_high = sent_high;
                 rare |= 8u;
