@@ -4,6 +4,7 @@ use std::{
     any::Any,
     fmt,
     sync::{Arc, PoisonError, atomic::Ordering},
+    task::Waker,
     time::{Duration, Instant},
 };
 
@@ -22,6 +23,7 @@ use crate::{
     pool::{PoolCore, PoolStats},
     runtime::{Provider, Runtime},
     stream::{Stream, StreamInner, StreamOptions},
+    timer::Alarm,
 };
 
 /// How a device is opened.
@@ -499,6 +501,29 @@ impl Device {
     /// ```
     pub fn timeout(&self) -> Duration {
         self.context.core.options.timeout
+    }
+
+    /// Calls a waker at a moment, for futures of other crates: one has no clock of its own. A thread of the device does, which
+    /// is started when it is first needed; nothing if it cannot be.
+    ///
+    /// ```
+    /// use std::{sync::Arc, task::Wake, thread, time::{Duration, Instant}};
+    /// struct Caller(thread::Thread);
+    /// impl Wake for Caller {
+    ///     fn wake(self: Arc<Self>) {
+    ///         self.0.unpark();
+    ///     }
+    /// }
+    /// let device = millrace::runtime().open("cpu")?;
+    /// let due = Instant::now() + Duration::from_millis(5);
+    /// let alarm = device.wake_at(due, Arc::new(Caller(thread::current())).into());
+    /// while alarm.is_some() && Instant::now() < due {
+    ///     thread::park();
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wake_at(&self, deadline: Instant, waker: Waker) -> Option<Alarm> {
+        self.context.core.timer.wake_at(deadline, waker)
     }
 
     /// What another crate keeps for this context: one value of each type, made when it is first asked for and dropped

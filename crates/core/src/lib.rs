@@ -63,3 +63,4 @@ pub use residence::{OpenResidence, Residence, Shape, Sharing};
 pub use runtime::{Found, Provider, Runtime, Unavailable};
 pub use stream::{Priority, Stream, StreamOptions, fan_out, fan_out_with};
 pub use ticket::Ticket;
+pub use timer::Alarm;

@@ -32,9 +32,18 @@ pub(crate) struct Timer {
     inner: Arc<Inner>,
 }
 
-/// A wake-up that is due; taken back when dropped.
+/// A wake-up that is due, of [`Device::wake_at`](crate::Device::wake_at); taken back when dropped.
+///
+/// ```
+/// let device = millrace::runtime().open("cpu")?;
+/// let late = std::time::Instant::now() + std::time::Duration::from_secs(3600);
+/// let alarm: Option<millrace_core::Alarm> = device.wake_at(late, std::task::Waker::noop().clone());
+/// drop(alarm); // nobody is woken
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct Alarm {
+#[must_use = "an alarm that is dropped wakes nobody"]
+pub struct Alarm {
     timer: Weak<Inner>,
     number: u64,
 }

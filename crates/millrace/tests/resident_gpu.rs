@@ -481,6 +481,25 @@ fn what_is_in_a_slot_is_checked() {
     }
 }
 
+#[test]
+fn a_time_that_cannot_be_is_not_believed() {
+    let Some(device) = gpu() else { return };
+    for options in ways() {
+        let sum = device.launch(Sum, options.inactive()).unwrap();
+        sum.send(Number { value: 1 }).unwrap();
+        let at = sum.region_layout().normal_first() + layout::slot::CLOCK;
+        for word in [at, at + 1] {
+            // SAFETY: the word is inside the region, and the kernel does not look before it is activated.
+            unsafe { AtomicU32::from_ptr(sum.region().as_ptr().add(word)) }.store(u32::MAX, Ordering::Release);
+        }
+        sum.activate().unwrap();
+        assert_eq!(sum.receive(soon()).unwrap().value, 101);
+        assert_eq!(sum.ask(Number { value: 1 }).unwrap().value, 102);
+        let since = sum.telemetry().clock.since_epoch().as_secs();
+        assert!((1_700_000_000..4_000_000_000).contains(&since), "{since}");
+    }
+}
+
 struct Broken;
 
 impl Handler for Broken {

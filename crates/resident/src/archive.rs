@@ -466,6 +466,11 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
         self.inject_async(message, 0).await.map(drop)
     }
 
+    /// [`Self::send_async`] until the deadline.
+    pub async fn send_async_deadline(&self, message: &H::Message, deadline: Instant) -> Result<()> {
+        self.base.by(deadline, self.send_async(message)).await
+    }
+
     /// Sends a message and waits for its answer, for as long as the kernel makes progress. May run the handler on this
     /// thread, as [`Resident::ask`](crate::Resident::ask) does.
     pub fn ask(&self, message: &H::Message) -> Result<Archive<H::Reply>> {
@@ -511,6 +516,11 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
         self.base.port.await_mail(|| asked.look(&decode::<H::Reply>)).await
     }
 
+    /// [`Self::ask_async`] until the deadline.
+    pub async fn ask_async_deadline(&self, message: &H::Message, deadline: Instant) -> Result<Archive<H::Reply>> {
+        self.base.by(deadline, self.ask_async(message)).await
+    }
+
     /// The next answer to a message that was sent: waits until the deadline.
     pub fn receive(&self, deadline: Instant) -> Result<Archive<H::Reply>> {
         let port = &self.base.port;
@@ -526,6 +536,11 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
     pub async fn receive_async(&self) -> Result<Archive<H::Reply>> {
         let port = &self.base.port;
         port.await_mail(|| look_for_any(port, &decode::<H::Reply>)).await
+    }
+
+    /// [`Self::receive_async`] until the deadline.
+    pub async fn receive_async_deadline(&self, deadline: Instant) -> Result<Archive<H::Reply>> {
+        self.base.by(deadline, self.receive_async()).await
     }
 }
 

@@ -17,6 +17,10 @@ use std::{
 /// Bits of the counter.
 const LOGICAL: u32 = 12;
 
+/// The last moment that is believed, in the year 2103. What says to be later comes of damage, and would leave too few
+/// moments for all that are still to be told apart.
+pub(crate) const FARTHEST: u64 = u64::MAX - (u64::MAX >> 4);
+
 /// A moment of a [`Clock`]. Later moments are larger.
 ///
 /// ```
@@ -37,6 +41,12 @@ impl Moment {
     /// The moment that a number means.
     pub fn from_raw(raw: u64) -> Self {
         Self(raw)
+    }
+
+    /// What a message says of its time, if that can be believed.
+    #[inline(always)]
+    pub(crate) fn believed(self) -> Option<Self> {
+        (self.0 <= FARTHEST).then_some(self)
     }
 
     /// Its physical part: how long after the start of 1970.
@@ -127,7 +137,8 @@ impl Clock {
         Moment(block.next)
     }
 
-    /// Takes note of a moment that came with a message, and reads the clock.
+    /// Takes note of a moment that came with a message, and reads the clock. One that no clock can say, after the year 2103,
+    /// is not believed.
     ///
     /// ```
     /// use millrace_resident::Clock;
@@ -135,13 +146,16 @@ impl Clock {
     /// let sent = there.tick();
     /// let received = here.observe(sent);
     /// assert!(sent < received && received < there.observe(received));
+    /// let damaged = millrace_resident::Moment::from_raw(u64::MAX);
+    /// assert!(received < here.observe(damaged) && here.observe(damaged) < here.observe(damaged));
     /// ```
     #[inline]
     pub fn observe(&self, remote: Moment) -> Moment {
-        self.advance(self.now(|| {}).max(remote.0.saturating_add(1)), 1)
+        self.advance(self.now(|| {}).max(remote.believed().map_or(0, |remote| remote.0 + 1)), 1)
     }
 
-    /// Takes note of a moment without reading the clock: what it says later is later than that.
+    /// Takes note of a moment without reading the clock: what it says later is later than that, if it can be believed, as
+    /// [`Self::observe`] says.
     ///
     /// ```
     /// use millrace_resident::{Clock, Moment};
@@ -151,6 +165,7 @@ impl Clock {
     /// ```
     #[inline]
     pub fn see(&self, remote: Moment) {
+        let Some(remote) = remote.believed() else { return };
         let last = self.last.load(Ordering::Relaxed);
         if last < remote.0 {
             let alone = self.block();
@@ -227,7 +242,8 @@ impl Clock {
         rested();
         // Before 1970 it counts by itself.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        (since.as_micros() as u64) << LOGICAL
+        let micros = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+        micros.min(FARTHEST >> LOGICAL) << LOGICAL
     }
 }
 

@@ -18,6 +18,7 @@ use crate::{
     links::Links,
     port::{Head, Outgoing, Port, Remains, lock},
     region::Region,
+    sync::Ordering,
     workers::Residency,
 };
 
@@ -121,12 +122,12 @@ impl Engine for Cpu {
         if options.priority == Priority::Low && options.wait == WaitPolicy::Spin {
             return unsupported("a low priority with a worker that never sleeps", "low kernels share their workers");
         }
-        start(device, plan, behaviour, Arc::default())
+        start(device, plan, port(device, plan)?, behaviour, Arc::default())
     }
 }
 
-/// Lets a kernel live on threads of the process.
-fn start(device: &Device, plan: &Plan<'_>, behaviour: Box<dyn Behaviour>, links: Arc<Links>) -> Result<Launched> {
+/// A kernel's memory, and the host's side of it.
+fn port(device: &Device, plan: &Plan<'_>) -> Result<Arc<Port>> {
     let residency = device.attachment::<Residency>();
     let region = Region::host(plan.layout.words())?;
     let port = Arc::new(Port::new(region, plan.layout, residency.clock.clone(), device.timeout())?);
@@ -134,6 +135,18 @@ fn start(device: &Device, plan: &Plan<'_>, behaviour: Box<dyn Behaviour>, links:
         let saved = Arc::downgrade(&port);
         let _ = port.journal.set(Journal::new(move || lock(&saved.upgrade()?.saved).as_ref().map(|s| s.positions)));
     }
+    Ok(port)
+}
+
+/// Lets a kernel live on threads of the process. If it cannot, its handler is left with its port as that of one that failed.
+fn start(
+    device: &Device,
+    plan: &Plan<'_>,
+    port: Arc<Port>,
+    behaviour: Box<dyn Behaviour>,
+    links: Arc<Links>,
+) -> Result<Launched> {
+    let residency = device.attachment::<Residency>();
     residency.start(Kernel::new(port.clone(), links.clone(), behaviour, plan.options), plan.options)?;
     let residency = InUse { mode: Mode::Threads, why: "the device is the processor".into() };
     let recovery = Fallen { port: Arc::downgrade(&port), first: plan.state.to_vec() };
@@ -157,24 +170,27 @@ impl Recovery for Fallen {
             let (what, device) = ("recovery of a kernel of the processor", device.info().id.as_str().into());
             return Err(Error::Unsupported { what, device, why: "its handler is Rust" });
         }
-        let remains = self.port.upgrade().and_then(|port| lock(&port.remains).take());
-        let Some(Remains { mut behaviour, .. }) = remains else { return Err(Error::NoPayload) };
+        let found = port(device, plan)?;
+        let Some(lost) = self.port.upgrade() else { return Err(Error::NoPayload) };
+        let Some(Remains { mut behaviour, .. }) = lock(&lost.remains).take() else {
+            let text =
+                "its handler was not kept: it was told to end before it failed, or did not come back from an attempt";
+            return Err(Error::Invalid(text.into()));
+        };
         let restarted = catch_unwind(AssertUnwindSafe(|| behaviour.restart(Some(plan.state))));
         if let Err(panic) = restarted {
+            *lock(&lost.remains) = Some(Remains { behaviour, reached: again.reached });
             return Err(Error::Panicked(text_of(panic)));
         }
-        let launched = start(device, plan, behaviour, again.links.clone())?;
-        if let Err(error) = redeliver(&launched.port, &again) {
-            if matches!(error, Error::Failed(_) | Error::Ended(_)) {
-                let port = &launched.port;
-                let _ = port.wait_for_mail(None, || port.status().is_ended().then_some(Ok(())));
-            }
-            self.take_back(&launched.port, again.reached);
-            launched.port.abandon();
-            launched.port.tell(Command::Terminate);
-            return Err(error);
-        }
-        Ok(launched)
+        let relaunched = start(device, plan, found.clone(), behaviour, again.links.clone());
+        relaunched.and_then(|launched| redeliver(&launched.port, &again).map(|()| launched)).inspect_err(|_| {
+            // The next attempt needs the handler, however it ends.
+            found.wanted_back.store(true, Ordering::Release);
+            found.tell(Command::Terminate);
+            let _ = found.wait_for_mail(None, || found.status().is_ended().then_some(Ok(())));
+            self.take_back(&found, again.reached);
+            found.abandon();
+        })
     }
 
     fn reached(&self) -> Positions {

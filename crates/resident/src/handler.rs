@@ -72,6 +72,10 @@ pub trait Handler: Send + 'static {
     /// where they lie: the state is copied for every message on a GPU, this is not. It is no part of checkpoints, so a
     /// kernel that has any makes none by itself, and after a restart it is as at the start.
     ///
+    /// No message changes it twice. One whose handler makes more turns in its loops than a GPU's driver lets it fails:
+    /// whoever asked gets an error, the state is as before the message, and these words hold what the handler had stored
+    /// by then. A message that could not be read has changed nothing.
+    ///
     /// ```
     /// use millrace_resident::{Handler, Launch, LaunchOptions, Message, Scope};
     ///

@@ -276,7 +276,7 @@ impl Kernel {
             to.room.unregister(&mut seat);
         }
         for link in self.life.pending.iter().flat_map(|pending| pending.to.iter().flatten()) {
-            let (to, mut seat) = (link.to(), Seat::default());
+            let (Some(to), mut seat) = (link.to(), Seat::default()) else { continue };
             to.room.register(&mut seat, waker);
             self.life.link_seats.push((to, seat));
         }
@@ -453,7 +453,7 @@ impl Life {
             drop(attachment);
         }
         // As on a device without a clock: later than the message, and than the last one.
-        self.counts.clock = self.counts.clock.max(header.clock.raw()) + 1;
+        self.counts.clock = self.counts.clock.max(header.clock.believed().map_or(0, Moment::raw)) + 1;
         let clock = Moment::from_raw(self.counts.clock);
         let mut given = None;
         match result {
@@ -682,7 +682,7 @@ impl Life {
         self.pending.clear();
         self.emissions.clear();
         let reached = [self.high as u32, self.normal as u32];
-        let returns = status == Status::Failed && port.can_return();
+        let returns = status == Status::Failed && port.can_return() || port.wanted_back.load(Ordering::Acquire);
         if let Some(behaviour) = self.behaviour.take_if(|_| returns) {
             *lock(&port.remains) = Some(Remains { behaviour, reached });
         }

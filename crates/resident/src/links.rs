@@ -16,7 +16,7 @@ use crate::{
     Archivable, Archive, ArchivedHandler, ArchivedResident, Becomes, Carried, Handler, Linkable, Message, Refused,
     Resident, Result,
     carry::{Letter, Translate},
-    port::{Attachment, Head, Outgoing, Port, lock},
+    port::{Address, Attachment, Head, Outgoing, Port, lock},
     slots::Refusal,
 };
 
@@ -39,7 +39,7 @@ pub enum Delivery {
 /// A way from a kernel to another.
 #[derive(Debug)]
 pub(crate) struct Link {
-    to: Mutex<Arc<Port>>,
+    to: Arc<Address>,
     pub(crate) lossy: bool,
     /// Of a receiver that takes the other form of what the sender gives.
     translate: Option<Translate>,
@@ -47,18 +47,19 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    fn new(to: Arc<Port>, delivery: Delivery, translate: Option<Translate>) -> Arc<Self> {
+    fn new(to: &Arc<Port>, delivery: Delivery, translate: Option<Translate>) -> Arc<Self> {
         let lossy = delivery == Delivery::Lossy;
-        Arc::new(Self { to: Mutex::new(to), lossy, translate, dropped: AtomicU64::new(0) })
+        Arc::new(Self { to: to.address(), lossy, translate, dropped: AtomicU64::new(0) })
     }
 
-    /// The receiver; of one that was lost and has come back, the one that it is now.
-    pub(crate) fn to(&self) -> Arc<Port> {
-        let mut to = lock(&self.to);
-        while let Some(next) = to.successor.get().cloned() {
-            *to = next;
-        }
-        to.clone()
+    /// The receiver, if there is any; of one that was lost and has come back, the one that it is now.
+    pub(crate) fn to(&self) -> Option<Arc<Port>> {
+        self.to.find()
+    }
+
+    /// Whether nobody takes anything there any more.
+    fn leads_nowhere(&self) -> bool {
+        self.to().is_none_or(|to| to.is_gone())
     }
 
     /// Whether a device can copy the bytes as they are.
@@ -69,7 +70,7 @@ impl Link {
     /// Puts a message into the receiver's ring. `Full` if the sender has to wait: for room, or for a receiver that was
     /// lost and can come back.
     pub(crate) fn deliver(&self, letter: &Letter) -> Result<(), Refusal> {
-        let to = self.to();
+        let Some(to) = self.to() else { return Err(Refusal::Closed) };
         let translated;
         let (kind, bytes, mut attachment) = match self.translate {
             None => (letter.kind, &*letter.bytes, letter.attachment.clone()),
@@ -163,6 +164,19 @@ impl Links {
         self.look_again();
     }
 
+    /// From now on messages go there, too. Those who have ended need not be told of them any more.
+    fn add(&self, links: impl IntoIterator<Item = Arc<Link>>) {
+        self.change(|list| {
+            let before = list.len();
+            list.extend(links);
+            let mut n = 0;
+            list.retain(|link| {
+                n += 1;
+                n > before || !link.leads_nowhere()
+            });
+        });
+    }
+
     /// Makes a device that keeps links in its own memory write them anew.
     pub(crate) fn look_again(&self) {
         let changed = lock(&self.changed.0).clone();
@@ -210,7 +224,8 @@ pub struct Linked {
 }
 
 impl Linked {
-    /// Messages that were dropped because there was no room (lossy), or because the receiver had ended.
+    /// Messages that were dropped because there was no room (lossy), or because the receiver had ended. A sender forgets
+    /// receivers that have ended when it is linked to another, and counts no more of those.
     pub fn dropped(&self) -> u64 {
         self.link.dropped.load(Ordering::Relaxed)
     }
@@ -288,7 +303,7 @@ impl<M: Carried> Topic<M> {
     pub fn publish_from<K: Linkable<Gives = M>>(&self, kernel: &K) {
         let mut members = lock(&self.members);
         let links = &kernel.base().links;
-        links.change(|list| list.extend(members.subscribers.iter().cloned()));
+        links.add(members.subscribers.iter().cloned());
         members.publishers.retain(|links| links.strong_count() > 0);
         members.publishers.push(Arc::downgrade(links));
     }
@@ -299,11 +314,12 @@ impl<M: Carried> Topic<M> {
     where
         M: Becomes<K::Takes>,
     {
-        let link = Link::new(kernel.base().port.clone(), delivery, M::TRANSLATE);
+        let link = Link::new(&kernel.base().port, delivery, M::TRANSLATE);
         let mut members = lock(&self.members);
+        members.subscribers.retain(|link| !link.leads_nowhere());
         members.subscribers.push(link.clone());
         for links in members.publishers.iter().filter_map(Weak::upgrade) {
-            links.change(|list| list.push(link.clone()));
+            links.add([link.clone()]);
         }
         Linked { link, from: Vec::new(), topic: Arc::downgrade(&self.members) }
     }
@@ -312,7 +328,10 @@ impl<M: Carried> Topic<M> {
     fn publish(&self, letter: &mut Letter) -> Result<()> {
         let subscribers = lock(&self.members).subscribers.clone();
         for link in subscribers {
-            let to = link.to();
+            let Some(to) = link.to() else {
+                link.add_dropped(1);
+                continue;
+            };
             letter.clock = to.clock.tick();
             if link.lossy || (to.status().is_ended() && !to.can_return()) {
                 if link.deliver(letter).is_err() {
@@ -370,8 +389,8 @@ impl<M: Archivable> Topic<Archive<M>> {
 
 /// Links a kernel's answers to another.
 fn link<K: Linkable>(from: &Arc<Links>, to: &K, delivery: Delivery, translate: Option<Translate>) -> Linked {
-    let link = Link::new(to.base().port.clone(), delivery, translate);
-    from.change(|list| list.push(link.clone()));
+    let link = Link::new(&to.base().port, delivery, translate);
+    from.add([link.clone()]);
     Linked { link, from: vec![Arc::downgrade(from)], topic: Weak::new() }
 }
 

@@ -4,7 +4,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering, fence},
     },
     task::{Poll, Waker},
@@ -33,6 +33,18 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// How many slots ahead a sender fetches the next one that it will write.
 const AHEAD: u32 = 4;
+
+/// Where a kernel is found, whatever became of it. It does not keep the kernel's memory: nobody finds one that is over and
+/// whose handle was dropped.
+#[derive(Debug)]
+pub(crate) struct Address(Mutex<Weak<Port>>);
+
+impl Address {
+    /// The kernel; one that was lost and has come back is the one that it is now.
+    pub(crate) fn find(&self) -> Option<Arc<Port>> {
+        lock(&self.0).upgrade()
+    }
+}
 
 /// The host's side of a kernel.
 pub(crate) struct Port {
@@ -66,10 +78,16 @@ pub(crate) struct Port {
     pub(crate) journal: OnceLock<Journal>,
     /// Its handler, once it has failed, if it may come back.
     pub(crate) remains: Mutex<Option<Remains>>,
+    /// Its handler is to be kept, however it ends.
+    pub(crate) wanted_back: AtomicBool,
+    /// Held by who brings it back.
+    pub(crate) recovering: Mutex<()>,
     /// What it had sent to kernels that its device cannot reach, and was not carried there when it was lost.
     pub(crate) unsent: Mutex<VecDeque<crate::gpu::Unsent>>,
-    /// What it is now, after it was lost and came back.
-    pub(crate) successor: OnceLock<Arc<Port>>,
+    /// Where those who are linked to it find it. It is also that of what it becomes after it was lost.
+    address: OnceLock<Arc<Address>>,
+    /// It was lost and came back: another is in its place.
+    returned: AtomicBool,
     /// Its handle was dropped.
     abandoned: AtomicBool,
     /// Why it failed.
@@ -110,8 +128,11 @@ impl Port {
             saved_at: OnceLock::new(),
             journal: OnceLock::new(),
             remains: Mutex::default(),
+            wanted_back: AtomicBool::new(false),
+            recovering: Mutex::default(),
             unsent: Mutex::default(),
-            successor: OnceLock::new(),
+            address: OnceLock::new(),
+            returned: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             reason: Mutex::default(),
             steering: Mutex::default(),
@@ -418,7 +439,7 @@ impl Port {
 
     /// Of a kernel that was lost: whether those who send to it need not wait any longer, because it is back, or never will be.
     pub(crate) fn is_settled(&self) -> bool {
-        self.successor.get().is_some() || !self.can_return()
+        self.has_returned() || !self.can_return()
     }
 
     /// Whether another device than the processor runs it.
@@ -426,9 +447,26 @@ impl Port {
         self.saved_at.get().is_some()
     }
 
+    /// Whether it has ended, and nothing will come in its place.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.status().is_ended() && !self.has_returned() && !self.can_return()
+    }
+
+    /// Whether it was lost and has come back as another.
+    pub(crate) fn has_returned(&self) -> bool {
+        self.returned.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn address(self: &Arc<Self>) -> Arc<Address> {
+        self.address.get_or_init(|| Arc::new(Address(Mutex::new(Arc::downgrade(self))))).clone()
+    }
+
     /// The kernel came back: whoever is linked to it goes on with the new one.
-    pub(crate) fn succeed(&self, by: &Arc<Self>) {
-        let _ = self.successor.set(by.clone());
+    pub(crate) fn succeed(self: &Arc<Self>, by: &Arc<Self>) {
+        let address = self.address();
+        *lock(&address.0) = Arc::downgrade(by);
+        let _ = by.address.set(address); // nobody has linked anything to the new one yet
+        self.returned.store(true, Ordering::Release);
         self.room.ring();
     }
 

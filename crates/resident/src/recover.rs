@@ -7,6 +7,7 @@ use millrace_core::Device;
 use crate::{
     ArchivedHandler, ArchivedResident, Command, Error, Handler, LaunchOptions, Resident, Result, Status,
     engine::{Again, Plan},
+    port::lock,
     resident::Base,
     sync::Ordering,
 };
@@ -23,7 +24,7 @@ impl<H: Handler> Resident<H> {
     ///
     /// It needs [`LaunchOptions::checkpoint_every`](crate::LaunchOptions::checkpoint_every), because without it nobody
     /// keeps what was sent. Answers that nobody received before the loss are still to be received from the old handle.
-    /// If it fails, it can be tried again.
+    /// If it fails, it can be tried again. Of several who try at once one gets the kernel, and the others an error.
     ///
     /// ```
     /// # use millrace_resident::*;
@@ -106,11 +107,15 @@ fn recovered(
         let (what, device) = ("recovery", lost.device.info().id.as_str().into());
         return Err(Error::Unsupported { what, device, why: "the kernel was launched without `checkpoint_every`" });
     };
+    let _recovering = lock(&port.recovering);
+    if port.has_returned() {
+        return Err(Error::Invalid("the kernel has been recovered already, and is what that gave".into()));
+    }
     // Who was told of a panic may be here before the kernel has ended.
     if port.is_failing() {
         port.wait_for_mail(None, || port.status().is_ended().then_some(Ok(())))?;
     }
-    if port.status() != Status::Failed || port.successor.get().is_some() {
+    if port.status() != Status::Failed {
         return Err(Error::NotFrom { from: port.status(), to: Status::Launched });
     }
     let (state, reached) = (recovery.state(), recovery.reached());

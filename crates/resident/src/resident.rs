@@ -1,8 +1,11 @@
 //! The handle of a resident kernel.
 
 use std::{
+    future::poll_fn,
     marker::PhantomData,
+    pin::pin,
     sync::{Arc, OnceLock},
+    task::Poll,
     time::Instant,
 };
 
@@ -222,6 +225,25 @@ impl Base {
         Ok(Attachment::View(stream.run(buffer.read(..))?))
     }
 
+    /// The same as `work`, until the deadline. Where no thread can be had to keep time, that is told instead.
+    pub(crate) async fn by<R>(&self, deadline: Instant, work: impl Future<Output = Result<R>>) -> Result<R> {
+        let (mut work, mut alarm) = (pin!(work), None);
+        poll_fn(|cx| {
+            if let Poll::Ready(result) = work.as_mut().poll(cx) {
+                return Poll::Ready(result);
+            }
+            if Instant::now() >= deadline {
+                return Poll::Ready(Err(Error::Deadline));
+            }
+            alarm = self.device.wake_at(deadline, cx.waker().clone());
+            match &alarm {
+                Some(_) => Poll::Pending,
+                None => Poll::Ready(Err(millrace_core::Error::Thread("none to keep time".into()).into())),
+            }
+        })
+        .await
+    }
+
     pub(crate) fn refusal(&self, refusal: Refusal) -> Error {
         match refusal {
             Refusal::Full => Error::Full { capacity: self.port.layout.inbound as usize },
@@ -348,6 +370,12 @@ impl<H: Handler> Resident<H> {
         sent.map(drop).map_err(|error| Refused { message, error })
     }
 
+    /// [`Self::send_async`] until the deadline.
+    pub async fn send_async_deadline(&self, message: H::Message, deadline: Instant) -> Result<(), Refused<H::Message>> {
+        let sent = self.base.by(deadline, self.inject_async(&message, 0)).await;
+        sent.map(drop).map_err(|error| Refused { message, error })
+    }
+
     async fn inject_async(&self, message: &H::Message, flags: u32) -> Result<u64> {
         let mut attachment = None;
         let mut outgoing = self.outgoing(message, Priority::Normal, flags, &mut attachment);
@@ -429,7 +457,10 @@ impl<H: Handler> Resident<H> {
     /// Sends a message and waits for its answer, for as long as the kernel makes progress.
     ///
     /// On the CPU, when the kernel rests and its handler has been brief so far, the handler runs on this thread: that
-    /// spares waking another. With a deadline, as in [`Self::ask_deadline`], it never does.
+    /// spares waking another. A handler that then takes long, or hangs, holds its caller for as long as it does, whatever the
+    /// device's timeout. Never run by who asks is a handler that is asked with a deadline, as in [`Self::ask_deadline`], or by
+    /// a task, as in [`Self::ask_async`], and one of a kernel with [`WaitPolicy::Spin`](crate::WaitPolicy::Spin), whose own
+    /// thread is always awake.
     #[inline]
     pub fn ask(&self, message: H::Message) -> Result<H::Reply> {
         self.ask_until(message, Priority::Normal, None)
@@ -491,6 +522,29 @@ impl<H: Handler> Resident<H> {
         self.port().await_mail(|| asked.look(&decode::<H::Reply>)).await
     }
 
+    /// [`Self::ask_async`] until the deadline. The message may be handled all the same.
+    ///
+    /// ```
+    /// # use millrace_resident::*;
+    /// # #[derive(Clone, Copy, Message)] #[repr(C)] struct Number { value: u32 }
+    /// # struct Double;
+    /// # impl Handler for Double {
+    /// #     type Message = Number; type Reply = Number; type State = ();
+    /// #     fn state(&self) {}
+    /// #     fn handle(&mut self, _: &mut (), n: &Number, _: &mut Scope<'_, Number>) -> Number { Number { value: n.value * 2 } }
+    /// # }
+    /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
+    /// # let device = runtime.open("cpu")?;
+    /// let double = device.launch(Double, LaunchOptions::default().inactive())?;
+    /// let soon = std::time::Instant::now() + std::time::Duration::from_millis(20);
+    /// let answer = pollster::block_on(double.ask_async_deadline(Number { value: 5 }, soon));
+    /// assert_eq!(answer.map(|answer| answer.value), Err(Error::Deadline), "it was not activated");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub async fn ask_async_deadline(&self, message: H::Message, deadline: Instant) -> Result<H::Reply> {
+        self.base.by(deadline, self.ask_async(message)).await
+    }
+
     /// The next answer to a message that was sent, or the next message that the handler emitted: waits until the
     /// deadline.
     pub fn receive(&self, deadline: Instant) -> Result<H::Reply> {
@@ -505,6 +559,11 @@ impl<H: Handler> Resident<H> {
     /// [`Self::receive`] for tasks. Dropped before it is done, it has received nothing.
     pub async fn receive_async(&self) -> Result<H::Reply> {
         self.port().await_mail(|| look_for_any(self.port(), &decode::<H::Reply>)).await
+    }
+
+    /// [`Self::receive_async`] until the deadline.
+    pub async fn receive_async_deadline(&self, deadline: Instant) -> Result<H::Reply> {
+        self.base.by(deadline, self.receive_async()).await
     }
 }
 
@@ -609,6 +668,11 @@ macro_rules! lifecycle {
             /// [`Self::wait_for`] for tasks.
             pub async fn wait_for_async(&self, status: Status) -> Result<()> {
                 self.base.port.await_mail(|| self.base.port.has_become(status)).await
+            }
+
+            /// [`Self::wait_for_async`] until the deadline.
+            pub async fn wait_for_async_deadline(&self, status: Status, deadline: Instant) -> Result<()> {
+                self.base.by(deadline, self.wait_for_async(status)).await
             }
         }
 

@@ -133,6 +133,22 @@ fn a_reading_after_a_rest_has_the_time_of_the_system() {
     }
 }
 
+#[test]
+fn a_moment_that_cannot_be_believed_leaves_the_clock_as_it_is() {
+    let clock = Clock::new();
+    let mut last = clock.tick();
+    for damaged in (0..40).map(|n| Moment::from_raw(u64::MAX - n)) {
+        clock.see(damaged);
+        let (observed, read) = (clock.observe(damaged), clock.tick());
+        assert!(last < observed && observed < read && read < damaged, "{last:?} {observed:?} {read:?}");
+        last = read;
+    }
+    // The last that is believed leaves room for all that come after it.
+    clock.see(Moment::from_raw(u64::MAX - (u64::MAX >> 4)));
+    let read: Vec<_> = (0..1000).map(|_| clock.tick()).collect();
+    assert!(read.is_sorted_by(|one, next| one < next) && read[0] > last);
+}
+
 /// Whether this was built without optimization, as far as one can tell.
 fn is_slow() -> bool {
     cfg!(debug_assertions) && std::env::var_os("MILLRACE_TEST_OPTIMIZED").is_none()

@@ -9,7 +9,7 @@ use std::{
 };
 
 use millrace_resident::{
-    Archive, ArchivedHandler, Error, Launch, LaunchOptions, Message, Resident, RestartPolicy, Scope, Status,
+    Archive, ArchivedHandler, Error, Launch, LaunchOptions, Message, Resident, RestartPolicy, Scope, Status, layout,
     layout::{HEADER, slot},
     rkyv,
 };
@@ -137,6 +137,22 @@ fn overwrite(words: *mut u32, at: usize, changes: &[(usize, u32)]) {
         // SAFETY: the word is in the region, which is reached with atomics only.
         unsafe { AtomicU32::from_ptr(words.add(at + word)) }.store(*value, Ordering::Relaxed);
     }
+}
+
+#[test]
+fn a_time_that_cannot_be_is_not_believed() {
+    let (double, words) = (plain(), layout::slot::CLOCK);
+    (0..3).for_each(|value| double.send(Number { value }).unwrap());
+    let first = double.region_layout().normal_first();
+    let changes = [(words, u32::MAX), (words + 1, u32::MAX)];
+    overwrite(double.region().as_ptr(), first + double.region_layout().in_stride, &changes);
+    double.activate().unwrap();
+    for value in 0..3 {
+        assert_eq!(double.receive(soon()).unwrap().value, value * 2);
+    }
+    assert_eq!(double.ask(Number { value: 7 }).unwrap().value, 14);
+    let year_2103 = std::time::Duration::from_secs(133 * 365 * 24 * 60 * 60);
+    assert!(double.telemetry().clock.since_epoch() < year_2103);
 }
 
 fn changes() -> impl Strategy<Value = Vec<(usize, u32)>> {

@@ -222,3 +222,78 @@ fn a_kernel_that_comes_back_goes_on_as_it_was_told_to() {
     found.ask(Item { value: 10 }).unwrap();
     assert_eq!(found.checkpoint().unwrap().state.count, 11);
 }
+
+/// Panics while it is put in order, so many times.
+struct Fragile(u32);
+
+impl Handler for Fragile {
+    type Message = Item;
+    type Reply = ();
+    type State = Tally;
+    fn state(&self) -> Tally {
+        Tally::NEW
+    }
+    fn handle(&mut self, tally: &mut Tally, item: &Item, _: &mut Scope<'_, ()>) {
+        tally.add(item.value);
+    }
+    fn restarted(&mut self) {
+        thread::sleep(Duration::from_millis(2)); // others who want to recover it come meanwhile
+        if self.0 > 0 {
+            self.0 -= 1;
+            panic!("not this time");
+        }
+    }
+}
+
+#[test]
+fn of_several_who_recover_a_kernel_at_once_one_gets_it() {
+    let device = impatient(Duration::from_secs(5));
+    for _ in 0..20 {
+        let options = LaunchOptions::default().checkpoint_every(4);
+        let relay = device.launch(Relay, LaunchOptions::default()).unwrap();
+        let lost = device.launch(Fragile(0), options).unwrap();
+        relay.link(&lost);
+        (0..6).for_each(|value| lost.send(Item { value }).unwrap());
+        assert!(lost.ask(Item { value: BOOM }).is_err());
+        let mut found: Vec<_> = thread::scope(|scope| {
+            let all: Vec<_> = (0..4).map(|_| scope.spawn(|| lost.recover())).collect();
+            all.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        let one = found.extract_if(.., |found| found.is_ok()).collect::<Vec<_>>();
+        let [Ok(one)] = &one[..] else { panic!("{} recovered it", one.len()) };
+        for error in found {
+            assert!(error.unwrap_err().to_string().contains("recovered already"));
+        }
+        relay.send(Item { value: 6 }).unwrap();
+        let deadline = soon();
+        while one.checkpoint().unwrap().state.count < 7 {
+            assert!(std::time::Instant::now() < deadline);
+        }
+        assert_eq!(one.checkpoint().unwrap().state.count, 7, "every message once");
+    }
+}
+
+#[test]
+fn a_recovery_that_fails_can_be_tried_again() {
+    let device = impatient(Duration::from_secs(5));
+    let lost = device.launch(Fragile(2), LaunchOptions::default().checkpoint_every(4)).unwrap();
+    (0..6).for_each(|value| lost.send(Item { value }).unwrap());
+    assert!(lost.ask(Item { value: BOOM }).is_err());
+    for _ in 0..2 {
+        assert_eq!(lost.recover().unwrap_err(), Error::Panicked("not this time".into()));
+    }
+    let found = lost.recover().unwrap();
+    found.ask(Item { value: 6 }).unwrap();
+    assert_eq!(found.checkpoint().unwrap().state.count, 7);
+}
+
+#[test]
+fn a_kernel_that_failed_while_it_was_told_to_end_says_why_it_does_not_come_back() {
+    let device = impatient(Duration::from_secs(5));
+    let lost = device.launch(Sink, LaunchOptions::default().checkpoint_every(4).inactive()).unwrap();
+    lost.send(Item { value: BOOM }).unwrap();
+    lost.drain().unwrap();
+    lost.wait_for(Status::Failed, soon()).unwrap();
+    let error = lost.recover().unwrap_err();
+    assert!(error.to_string().contains("told to end"), "{error}");
+}

@@ -99,7 +99,7 @@ pub(super) mod own {
     pub(in super::super) const SAVED: usize = 20;
     /// For each link: see [`super::link`].
     pub(in super::super) const LINKS: usize = SAVED + 2 * super::saved::WORDS;
-    pub(in super::super) const LINK_WORDS: usize = 6;
+    pub(in super::super) const LINK_WORDS: usize = 7;
     pub(in super::super) const WORDS: usize = LINKS + super::MOST_LINKS * LINK_WORDS;
 }
 
@@ -131,6 +131,8 @@ pub(super) mod link {
     /// Device: where the answer goes that is on its way, and whether it does.
     pub(in super::super) const AT: usize = 4;
     pub(in super::super) const FEEDS: usize = 5;
+    /// Host: how many of the links before it lead to the same kernel, and have their places in its ring first.
+    pub(in super::super) const BEFORE: usize = 6;
 
     /// The sender waits.
     pub(in super::super) const LOSSLESS: u32 = 0;
@@ -193,6 +195,7 @@ pub(super) fn wgsl() -> String {
         ("LINK_DROPPED", link::DROPPED),
         ("LINK_AT", link::AT),
         ("LINK_FEEDS", link::FEEDS),
+        ("LINK_BEFORE", link::BEFORE),
         ("LINK_LOSSLESS", link::LOSSLESS as usize),
         ("LINK_WAITS", link::WAITS as usize),
         ("LINK_PASSED", link::PASSED as usize),

@@ -110,7 +110,7 @@ impl Forwarder {
     pub(super) fn register(&mut self, waker: &Waker) {
         self.unregister();
         for link in self.pending.front().into_iter().flat_map(|pending| &pending.to) {
-            let (to, mut seat) = (link.to(), Seat::default());
+            let (Some(to), mut seat) = (link.to(), Seat::default()) else { continue };
             to.room.register(&mut seat, waker);
             self.seats.push((to, seat));
         }

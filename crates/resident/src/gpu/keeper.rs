@@ -124,8 +124,8 @@ impl Tenant {
             return status == Status::Draining && ends == [now.high, now.normal];
         }
         // Another kernel that has no room makes its own, or nobody can.
-        let room = |link: &Arc<Link>| {
-            let port = link.to();
+        let room = |(n, (link, _)): (usize, &(Arc<Link>, u32))| {
+            let Some(port) = link.to() else { return true };
             let to = tenants.iter().find(|tenant| Arc::ptr_eq(&tenant.port, &port));
             if to.is_none() && !link.lossy && port.can_return() {
                 return false;
@@ -135,15 +135,25 @@ impl Tenant {
                     let kept = if to.checkpoint_every == 0 { own::LINK_HEAD } else { own::SAVED_LINK };
                     let of_it = |at: usize| arena.get(to.piece.own + at);
                     let taken = of_it(own::LINK_TAIL).wrapping_sub(of_it(kept));
-                    (taken as usize) < to.piece.link_slots
+                    let before = of_own(own::LINKS + n * own::LINK_WORDS + link::BEFORE);
+                    (taken as usize + before as usize) < to.piece.link_slots
                         || matches!(to.port.status(), Status::Draining)
                         || to.port.status().is_ended()
                 })
         };
-        !self.route.is_crossing()
-            && rings.out.is_free(region, now.out)
-            && self.linked.iter().all(|(link, _)| room(link))
+        !self.route.is_crossing() && rings.out.is_free(region, now.out) && self.linked.iter().enumerate().all(room)
     }
+}
+
+/// How many of some links lead to a kernel, by its number, and take room there.
+fn leading_to(links: &[(usize, u32)], kernel: usize) -> usize {
+    links.iter().filter(|&&(to, how)| to == kernel && matches!(how, link::LOSSLESS | link::LOSSY)).count()
+}
+
+/// Whether an answer that takes several links to one kernel can ever have room there at once: half of the ring may be kept
+/// until the next checkpoint.
+fn all_fit(links: &[(usize, u32)], slots: &[usize]) -> bool {
+    links.iter().all(|&(to, _)| leading_to(links, to) <= slots[to] - (slots[to] - 1) / 2)
 }
 
 /// What the keeper and everybody else share.
@@ -483,9 +493,10 @@ impl Keeper {
         }
         let arena = &self.arena;
         let all: Vec<Neighbour> = self.tenants.iter().map(|tenant| (tenant.port.clone(), tenant.piece.own)).collect();
+        let link_slots: Vec<usize> = self.tenants.iter().map(|tenant| tenant.piece.link_slots).collect();
         let mut fed = vec![false; all.len()];
         let place_of = |link: &Arc<Link>| {
-            let to = link.to();
+            let to = link.to()?;
             all.iter().position(|(port, _)| Arc::ptr_eq(port, &to))
         };
         // Who waits for another way, and who sends to whom: two that wait for each other would do so for long.
@@ -494,9 +505,11 @@ impl Keeper {
             self.tenants.iter().map(|tenant| tenant.links.all().iter().filter_map(place_of).collect()).collect();
         for (own_number, tenant) in self.tenants.iter_mut().enumerate() {
             let links = tenant.links.all();
-            // Where a link leads, and what happens if there is no room. One that was lost is waited for here.
+            // Where a link leads, and what happens if there is no room. One that was lost is waited for here, and one that
+            // has ended for good is passed over.
             let place = |link: &Arc<Link>| {
-                let (to, found) = (link.to(), place_of(link).filter(|_| link.is_direct()));
+                let Some(to) = link.to().filter(|to| !to.is_gone()) else { return Some((own_number, link::PASSED)) };
+                let found = place_of(link).filter(|_| link.is_direct());
                 let lost = to.status().is_ended() && to.can_return() && to.is_of_device();
                 if lost && found.is_none() && !self.awaited.iter().any(|(known, _)| Arc::ptr_eq(known, &to)) {
                     self.awaited.push((to, Seat::default()));
@@ -510,7 +523,7 @@ impl Keeper {
                 }
             };
             let there: Option<Vec<(usize, u32)>> = links.iter().map(place).collect();
-            let there = there.filter(|there| there.len() <= MOST_LINKS);
+            let there = there.filter(|there| there.len() <= MOST_LINKS && all_fit(there, &link_slots));
             let way = if there.is_some() { Way::Device } else { Way::Host };
             if way == Way::Device {
                 tenant.forwarder.set_links(&tenant.port, &[]);
@@ -533,11 +546,12 @@ impl Keeper {
                     continue;
                 }
             };
-            for (n, (link, (to, how))) in links.iter().zip(there).enumerate() {
+            for (n, (link, &(to, how))) in links.iter().zip(&there).enumerate() {
                 fed[to] |= matches!(how, link::LOSSLESS | link::LOSSY);
                 let at = tenant.piece.own + own::LINKS + n * own::LINK_WORDS;
                 arena.set(at + link::TO, to as u32);
                 arena.set(at + link::HOW, how);
+                arena.set(at + link::BEFORE, leading_to(&there[..n], to) as u32);
                 arena.set(at + link::DROPPED, 0);
                 arena.set(at + link::DROPPED + 1, 0);
                 tenant.linked.push((link.clone(), 0));

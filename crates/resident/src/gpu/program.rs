@@ -7,6 +7,7 @@ use millrace_core::Shape;
 use super::arena;
 use crate::{
     Message,
+    clock::FARTHEST,
     engine::Types,
     layout::{self, MessageLayout},
 };
@@ -15,6 +16,9 @@ use crate::{
 const UNROLLED: usize = 32;
 /// How often a kernel is looked at before another has its turn.
 const KERNEL_POLLS: usize = 8;
+/// Turns that a lease may have made when a handler begins that cannot be run again, because it stores in its memory. All that
+/// are left are its own.
+const HEAD_START: u32 = 2048;
 
 /// A handler as WGSL. Two are the same if all of it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,19 +85,25 @@ impl Part {
             format!("let reply = handle_{n}(&state, message);")
         };
         let turns = read_state.turns + read_message.turns + write_state.turns + write_reply.turns;
+        // What it stored stays if it comes to no end: then it is not run again, and begins only where there is room for all of
+        // it. Others may be run again in a lease that has more turns.
+        let stores = pieces(&body).contains(&"store") && loops + turns > 0;
+        let late = "    if (TURNS != 0u && spent > HEAD_START && !fresh) {
+        starved = true;
+        return FAULT_TOO_LONG;
+    }\n";
+        let (begins, again) = if stores { (late, "") } else { ("", "        starved = !fresh;\n") };
         let _ = write!(
             text,
             "fn serve_{n}(slot: u32, to: u32) -> u32 {{
     if (word(slot + SLOT_TYPE) != {}u) {{ return FAULT_WRONG_TYPE; }}
     if (word(slot + SLOT_LENGTH) != {}u) {{ return FAULT_WRONG_LENGTH; }}
-    let before = spent;
-    var state: {};
+{begins}    var state: {};
     var message: {};
 {}{}    spent += {turns}u;
     {call}
     if (TURNS != 0u && spent >= TURNS) {{
-        if (before > 64u) {{ starved = true; }}
-        return FAULT_TOO_LONG;
+{again}        return FAULT_TOO_LONG;
     }}
 {}{}    return FAULT_NONE;
 }}
@@ -119,6 +129,8 @@ pub(crate) fn program(parts: &[Part], shape: Shape) -> String {
     // Some below what the driver can do: it counts loops that end at once, too.
     let turns = shape.turns.map_or(0, |turns| turns.saturating_sub(256));
     let _ = writeln!(text, "const TURNS: u32 = {turns}u;");
+    let _ = writeln!(text, "const FARTHEST: u32 = {}u;", FARTHEST >> 32);
+    let _ = writeln!(text, "const HEAD_START: u32 = {HEAD_START}u;");
     // Of a known size, so that checking an index takes no look at the buffer.
     let _ =
         writeln!(text, "@group(0) @binding(0) var<storage, read_write> arena: array<atomic<u32>, {}>;", super::ARENA);

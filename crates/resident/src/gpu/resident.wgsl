@@ -12,8 +12,10 @@
 
 // Turns of loops in this lease; a lease that made many ends, because some drivers end loops by force.
 var<private> spent: u32;
-// A handler needs more turns than this lease has left.
+// A handler needs more turns than this lease has left, and has its turn first in the next one.
 var<private> starved: bool;
+// Nothing was served in this lease, and nothing was waited for: no other has more turns for a handler.
+var<private> fresh: bool;
 
 // The kernel whose turn it is, as its memory says.
 var<private> region: u32;
@@ -230,7 +232,7 @@ fn links_have_room() -> bool {
         if (how == LINK_WAITS) {
             return false;
         }
-        if (how == LINK_LOSSLESS && is_full(entry)) {
+        if (how == LINK_LOSSLESS && is_full(entry, word(link + LINK_BEFORE))) {
             if (takes_messages(entry)) {
                 return false;
             }
@@ -239,11 +241,12 @@ fn links_have_room() -> bool {
     return true;
 }
 
-// Whether a kernel's ring for others has no room. What its last checkpoint does not contain may be needed again.
-fn is_full(entry: u32) -> bool {
+// Whether a kernel's ring for others has no room behind so many more. What its last checkpoint does not contain may be needed
+// again.
+fn is_full(entry: u32, more: u32) -> bool {
     let to = word(entry + ENTRY_OWN);
     let kept = select(OWN_LINK_HEAD, OWN_SAVED_LINK, word(entry + ENTRY_CHECKPOINT_EVERY) != 0u);
-    return word(to + OWN_LINK_TAIL) - word(to + kept) > word(entry + ENTRY_LINK_MASK);
+    return word(to + OWN_LINK_TAIL) + more - word(to + kept) > word(entry + ENTRY_LINK_MASK);
 }
 
 fn takes_messages(entry: u32) -> bool {
@@ -264,9 +267,11 @@ fn feed(source: u32, head: u32, next: u32) {
         let to = word(entry + ENTRY_OWN);
         let tail = word(to + OWN_LINK_TAIL);
         if (n < links) {
-            let passed = word(link + LINK_HOW) == LINK_PASSED || !takes_messages(entry) || is_full(entry);
+            // If this one has room, those before it that lead there had, too.
+            let more = word(link + LINK_BEFORE);
+            let passed = word(link + LINK_HOW) == LINK_PASSED || !takes_messages(entry) || is_full(entry, more);
             put(link + LINK_FEEDS, select(1u, 0u, passed));
-            put(link + LINK_AT, tail);
+            put(link + LINK_AT, tail + more);
             if (n + 1u == links) {
                 put(own + OWN_FEEDING_HEAD, head);
                 put(own + OWN_FEEDING_NEXT, next);
@@ -356,6 +361,7 @@ fn lease() {
     var idle = 0u;
     spent = 0u;
     starved = false;
+    fresh = true;
     put(DIRECTORY_LEASES, word(DIRECTORY_LEASES) + 1u);
     put(DIRECTORY_RUNNING, 1u);
     loop {
@@ -377,6 +383,7 @@ fn lease() {
                 }
                 if (passed >= kernels) {
                     passed = 0u;
+                    fresh = false;
                     stop = word(DIRECTORY_STOP);
                     if (stop != STOP_NEVER) {
                         break;
@@ -458,6 +465,7 @@ fn lease() {
                 }
             }
             spent += MIDDLE_TURNS;
+            fresh = fresh && polls == 1u;
             let others = usual || linked;
             // What was handled before the device was lost needs no room for answers, and is handled in any case.
             let quiet = replay > loud;
@@ -482,8 +490,8 @@ fn lease() {
             marks = word(slot + SLOT_FLAGS);
             let sent_low = word(slot + SLOT_CLOCK);
             let sent_high = word(slot + SLOT_CLOCK + 1u);
-            // Later than the message, and than the last one.
-            if (sent_high > clock_high) {
+            // Later than the message, if what that says can be believed, and than the last one.
+            if (sent_high > clock_high && sent_high <= FARTHEST) {
                 clock_low = sent_low;
                 clock_high = sent_high;
                 rare |= 8u;
@@ -507,6 +515,7 @@ fn lease() {
             if (starved) {
                 break;
             }
+            fresh = false;
             if (code != FAULT_NONE) {
                 odd = true;
                 break;
@@ -658,6 +667,6 @@ fn lease() {
             break;
         }
     }
-    put(DIRECTORY_NEXT, number);
+    put(DIRECTORY_NEXT, select(number, number + kernels - 1u, starved));
     put(DIRECTORY_RUNNING, 0u);
 }
