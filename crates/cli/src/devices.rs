@@ -84,6 +84,15 @@ fn details(info: &DeviceInfo) -> BTreeMap<String, String> {
     details
 }
 
+/// Which device it is, and why it cannot be used if it cannot.
+fn headline(device: &Entry) -> String {
+    // A kind of which there is none at all has no name.
+    let name = if device.name == "none" { "" } else { &device.name };
+    let reason = device.reason.as_ref().map(|reason| format!("not available: {reason}"));
+    let parts: Vec<_> = [Some(name), reason.as_deref()].into_iter().flatten().filter(|part| !part.is_empty()).collect();
+    format!("{:<8} {}", device.id, parts.join(", "))
+}
+
 pub(crate) fn devices(json: bool) -> Result<(), Failure> {
     let runtime = millrace::runtime();
     let devices: Vec<_> = runtime.devices().into_iter().map(|found| describe(&runtime, found)).collect();
@@ -93,10 +102,7 @@ pub(crate) fn devices(json: bool) -> Result<(), Failure> {
         return Ok(());
     }
     for device in devices {
-        match &device.reason {
-            None => println!("{:<8} {}", device.id, device.name),
-            Some(reason) => println!("{:<8} not available: {reason}", device.id),
-        }
+        println!("{}", headline(&device));
         for (name, value) in &device.details {
             println!("         {name:<11} {value}");
         }
@@ -114,4 +120,37 @@ pub(crate) fn devices(json: bool) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace::{DeviceKind, Provider, Result};
+
+    use super::*;
+
+    /// An adapter whose driver lacks something, and a kind of which there is nothing.
+    struct Useless(Option<&'static str>);
+
+    impl Provider for Useless {
+        fn list(&self) -> Vec<Found> {
+            let (id, name) = ("gpu".to_owned(), self.0.unwrap_or("none").to_owned());
+            vec![Found { id, kind: DeviceKind::Gpu, name, unavailable: Some("it cannot".to_owned()) }]
+        }
+
+        fn open(&self, id: &str) -> Result<millrace::Engine> {
+            Err(millrace::Error::NoSuchDevice { wanted: id.into(), known: "it cannot".into() })
+        }
+    }
+
+    #[test]
+    fn an_adapter_that_cannot_be_used_has_its_name() {
+        for (name, line) in [
+            (Some("Matrox Mystique"), "gpu      Matrox Mystique, not available: it cannot"),
+            (None, "gpu      not available: it cannot"),
+        ] {
+            let runtime = Runtime::new(vec![Box::new(Useless(name))]);
+            let found = runtime.devices().remove(0);
+            assert_eq!(headline(&describe(&runtime, found)), line);
+        }
+    }
 }

@@ -117,18 +117,33 @@ impl Provider for GpuProvider {
                 Err(_) => info.name.to_lowercase().contains(&lower) || type_name(info.device_type) == lower,
             }
         };
-        usable().find(meant).map(|(i, _)| format!("gpu:{i}"))
+        let found = usable().find(meant).map(|(i, _)| format!("gpu:{i}"));
+        // Whoever means one that is not there is told by `open` which there are.
+        found.or_else(|| (!adapters.is_empty()).then(|| wanted.to_owned()))
     }
 
     fn open(&self, id: &str) -> Result<Engine> {
         let number = id.strip_prefix("gpu:").and_then(|number| number.parse::<usize>().ok());
-        let adapter = number.and_then(|number| enumerate().into_iter().nth(number));
+        let adapters = enumerate();
+        let adapter = number.and_then(|number| adapters.get(number)).filter(|adapter| unusable(adapter).is_none());
         let Some(adapter) = adapter else {
-            let known = "it is not among the adapters any more".into();
-            return Err(Error::NoSuchDevice { wanted: id.into(), known });
+            return Err(Error::NoSuchDevice { wanted: id.into(), known: known(id, &adapters).into() });
         };
-        Ok(Engine::Queued(Arc::new(Gpu::open(&adapter, id, self.transfers)?)))
+        Ok(Engine::Queued(Arc::new(Gpu::open(adapter, id, self.transfers)?)))
     }
+}
+
+/// What there is instead of the device that was wanted, and who wanted it if that was the environment.
+fn known(wanted: &str, adapters: &[wgpu::Adapter]) -> String {
+    let chosen = std::env::var(CHOICE).ok().filter(|_| wanted == DeviceKind::Gpu.name());
+    let chosen = chosen.map(|choice| format!("{CHOICE} is {choice:?}, and ")).unwrap_or_default();
+    let each = adapters.iter().enumerate().map(|(i, adapter)| {
+        let info = adapter.get_info();
+        let reason = unusable(adapter).map(|reason| format!(", but {reason}")).unwrap_or_default();
+        format!("gpu:{i} ({}, {}{reason})", info.name, type_name(info.device_type))
+    });
+    let each: Vec<_> = each.collect();
+    format!("{chosen}there is {}", if each.is_empty() { "none any more".to_owned() } else { each.join(", ") })
 }
 
 /// All adapters, the most capable first. Each call makes an instance of its own.

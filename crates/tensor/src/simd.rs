@@ -57,7 +57,7 @@ impl Simd {
         *CHOSEN.get_or_init(|| {
             let (all, widest) = (Self::all(), of(Arch::new()));
             let Some(asked) = std::env::var(ASKED).ok().filter(|asked| !asked.is_empty()) else { return widest };
-            all.iter().copied().find(|level| level.name() == asked).unwrap_or_else(|| {
+            all.iter().copied().find(|level| level.name().eq_ignore_ascii_case(&asked)).unwrap_or_else(|| {
                 let names: Vec<_> = all.iter().map(|level| level.name()).collect();
                 tracing::warn!("{ASKED}={asked} is not to be had here, only {}", names.join(", "));
                 widest

@@ -154,6 +154,23 @@ fn a_state_can_be_taken_from_one_engine_to_another() {
     }
 }
 
+/// Of the memory for resident kernels, one of these takes more than half.
+#[test]
+fn a_state_is_loaded_where_a_device_has_room_for_one_kernel_only() {
+    let room = Setup::new([96; 3]).build().unwrap();
+    let cells = room.cells();
+    for device in devices().into_iter().filter(|device| device.info().kind == DeviceKind::Gpu) {
+        let mut engine = Resident::on(&device, room.clone()).unwrap();
+        assert!(Resident::on(&device, room.clone()).is_err(), "two would fit: the room is too small for this test");
+        for value in [0.25, 0.5] {
+            engine.load(&State { now: vec![value; cells], before: vec![-value; cells] }).unwrap();
+            assert_eq!(engine.pressure([95, 0, 95]).unwrap(), value);
+        }
+        engine.inject([1, 2, 3], 1.0).unwrap();
+        assert_eq!(engine.pressure([1, 2, 3]).unwrap(), 1.5, "it is handled as before");
+    }
+}
+
 #[test]
 fn what_an_engine_cannot_do_it_says_and_stays_as_it_is() {
     let room = Setup::new([8, 9, 10]).source(Source::impulse([1, 1, 1], 1.0)).obstacle([2, 2, 2]).build().unwrap();

@@ -1,5 +1,6 @@
 //! `millrace serve`: a page that shows the simulation, the devices, resident kernels and benchmarks, live.
 
+mod frame;
 mod guard;
 mod http;
 mod kernels;
@@ -116,10 +117,11 @@ fn begin(
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), Failure> {
     // A device that is not there has its own exit code.
+    let devices = millrace::runtime();
     if settings.engine != How::Reference {
-        drop(millrace::runtime().open(&settings.device)?);
+        drop(devices.open(&settings.device)?);
     }
-    let world = World::start(settings).map_err(Failure::Failed)?;
+    let world = World::start(devices, settings).map_err(Failure::Failed)?;
     let stop = STOP.get_or_init(Arc::default).clone();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| Failure::Failed(error.to_string()))?;

@@ -14,11 +14,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use millrace::Device;
+use millrace::{Device, Runtime};
 use millrace_wave::{Boundary, Cell, Engine, PerStep, Reference, Resident, Room, Scene, State};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::frame::{Frame, header};
 use crate::wave::{Content, How};
 
 /// Cells on a side, at most: beyond it a frame takes longer than it is shown.
@@ -166,15 +167,6 @@ pub(crate) struct Status {
     pub(crate) notice: String,
 }
 
-/// One frame, made for all who look: a line of JSON, its length in front of it, and a byte for every cell.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Frame {
-    /// The slice.
-    pub(crate) flat: Bytes,
-    /// And the layers, if somebody wants them.
-    pub(crate) deep: Bytes,
-}
-
 /// The simulation as others see it.
 #[derive(Clone)]
 pub(crate) struct World {
@@ -188,11 +180,11 @@ pub(crate) struct World {
 
 impl World {
     /// Begins. It ends when the last handle is dropped.
-    pub(crate) fn start(settings: Settings) -> Result<Self, String> {
+    pub(crate) fn start(runtime: Runtime, settings: Settings) -> Result<Self, String> {
         settings.check()?;
         let (orders, receiver) = mpsc::sync_channel(ORDERS);
         let (sender, frames) = watch::channel(Frame::default());
-        let stage = Stage::new(settings.clone())?;
+        let stage = Stage::new(runtime, settings)?;
         let status = Arc::new(Mutex::new(stage.status.clone()));
         let device = Arc::new(Mutex::new(stage.device.clone()));
         let deep = Arc::new(AtomicUsize::new(0));
@@ -235,6 +227,7 @@ enum Deed {
 
 /// The thread's own.
 struct Stage {
+    runtime: Runtime,
     engine: Box<dyn Engine>,
     device: Option<Device>,
     status: Status,
@@ -256,16 +249,16 @@ fn engine_on(device: Option<&Device>, how: How, room: Room) -> Result<Box<dyn En
     })
 }
 
-fn open(settings: &Settings) -> Result<Option<Device>, String> {
+fn open(runtime: &Runtime, settings: &Settings) -> Result<Option<Device>, String> {
     if settings.engine == How::Reference {
         return Ok(None);
     }
-    millrace::runtime().open(&settings.device).map(Some).map_err(|error| error.to_string())
+    runtime.open(&settings.device).map(Some).map_err(|error| error.to_string())
 }
 
 impl Stage {
-    fn new(settings: Settings) -> Result<Self, String> {
-        let device = open(&settings)?;
+    fn new(runtime: Runtime, settings: Settings) -> Result<Self, String> {
+        let device = open(&runtime, &settings)?;
         let mut engine = engine_on(device.as_ref(), settings.engine, settings.room()?)?;
         let state = engine.state().map_err(|error| error.to_string())?;
         let status = Status {
@@ -282,12 +275,13 @@ impl Stage {
         };
         let (now, since) = (Instant::now(), Vec::new());
         let (saved_at, timed_at, frame) = (now, now, 1.0 / RATE);
-        Ok(Self { engine, device, status, saved: (0, state), since, saved_at, timed_at, frame })
+        Ok(Self { runtime, engine, device, status, saved: (0, state), since, saved_at, timed_at, frame })
     }
 
     fn run(mut self, orders: &mpsc::Receiver<Order>, outlets: &Outlets) {
         let mut next = Instant::now();
         let mut last = Instant::now();
+        let mut shown = Frame::default();
         loop {
             loop {
                 match orders.try_recv() {
@@ -298,25 +292,34 @@ impl Stage {
             }
             let frame = match self.advance(outlets.deep.load(Ordering::Relaxed) > 0) {
                 Ok(frame) => frame,
-                Err(error) => {
-                    if !self.recover(&error) {
-                        std::thread::sleep(Duration::from_millis(500)); // it is tried again, not in haste
+                Err(error) if self.recover(&error) => continue,
+                Err(_) => {
+                    // Everybody learns why nothing moves. It is tried again, not in haste.
+                    if !self.publish(outlets, shown.under(&self.status)) {
+                        return;
                     }
+                    std::thread::sleep(Duration::from_millis(500));
                     continue;
                 }
             };
+            shown = frame.clone();
             self.status.frames += 1;
             self.frame += 0.05 * (last.elapsed().as_secs_f64() - self.frame);
             last = Instant::now();
             self.status.frames_per_second = 1.0 / self.frame.max(1e-6);
-            *outlets.status.lock().unwrap_or_else(PoisonError::into_inner) = self.status.clone();
-            *outlets.device.lock().unwrap_or_else(PoisonError::into_inner) = self.device.clone();
-            if outlets.sender.send(frame).is_err() {
-                return; // nobody is left
+            if !self.publish(outlets, frame) {
+                return;
             }
             next = (next + Duration::from_secs_f64(1.0 / RATE)).max(Instant::now());
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
+    }
+
+    /// Shows how it is; false if nobody is left.
+    fn publish(&self, outlets: &Outlets, frame: Frame) -> bool {
+        *outlets.status.lock().unwrap_or_else(PoisonError::into_inner) = self.status.clone();
+        *outlets.device.lock().unwrap_or_else(PoisonError::into_inner) = self.device.clone();
+        outlets.sender.send(frame).is_ok()
     }
 
     fn obey(&mut self, order: Order) {
@@ -345,7 +348,7 @@ impl Stage {
 
     /// A room from the beginning.
     fn renew(&mut self, settings: Settings) -> Result<(), String> {
-        let device = open(&settings)?;
+        let device = open(&self.runtime, &settings)?;
         let mut engine = engine_on(device.as_ref(), settings.engine, settings.room()?)?;
         self.saved = (0, engine.state().map_err(|error| error.to_string())?);
         self.since.clear();
@@ -366,8 +369,16 @@ impl Stage {
         }
         let text = |error: millrace_wave::Error| error.to_string();
         let (state, steps) = (self.engine.state().map_err(text)?, self.engine.steps());
-        let device = if same_engine { self.device.clone() } else { open(&settings)? };
-        let mut engine = engine_on(device.as_ref(), settings.engine, settings.room()?)?;
+        let mut device = if same_engine { self.device.clone() } else { open(&self.runtime, &settings)? };
+        let room = settings.room()?;
+        let mut engine = match engine_on(device.as_ref(), settings.engine, room.clone()) {
+            // A device may have room for one of them only, and the old one stays until nothing can go wrong any more.
+            Err(_) if same_engine => {
+                device = open(&self.runtime, &settings)?;
+                engine_on(device.as_ref(), settings.engine, room)?
+            }
+            done => done?,
+        };
         // What was drawn is in the old room only.
         let [nx, ny, nz] = engine.room().size();
         for z in 0..nz {
@@ -480,10 +491,8 @@ impl Stage {
         // A few times what is usual: the source alone does not set the scale.
         let power = slice.iter().map(|p| p * p).sum::<f32>() / slice.len() as f32;
         self.status.scale = (self.status.scale * 0.97).max(4.0 * power.sqrt()).max(1e-6);
-        let header = serde_json::to_vec(&self.status).map_err(|error| error.to_string())?;
-        let mut bytes = Vec::with_capacity(4 + header.len() + slice.len());
-        bytes.extend((header.len() as u32).to_le_bytes());
-        bytes.extend(header);
+        let mut bytes = header(&self.status);
+        bytes.reserve(slice.len());
         self.put(&mut bytes, self.status.settings.slice, &slice);
         let flat = Bytes::from(bytes.clone());
         if !deep {
@@ -513,13 +522,13 @@ impl Stage {
         let text = |error: millrace_wave::Error| error.to_string();
         let state = self.engine.state().map_err(text)?;
         let room = self.engine.room().clone();
-        let found = millrace::runtime().devices().into_iter().filter(|found| found.unavailable.is_none());
+        let found = self.runtime.devices().into_iter().filter(|found| found.unavailable.is_none());
         let devices: Vec<String> = found.map(|found| found.id).collect();
         for device in devices {
             for engine in [How::Resident, How::Launch] {
                 let settings = Settings { device: device.clone(), engine, ..self.status.settings.clone() };
                 let timed = || -> Result<Timing, String> {
-                    let opened = open(&settings)?;
+                    let opened = open(&self.runtime, &settings)?;
                     let mut engine = engine_on(opened.as_ref(), engine, room.clone())?;
                     engine.load(&state).map_err(text)?;
                     timing(&mut *engine, 32).map_err(text)
@@ -569,3 +578,6 @@ fn timing(engine: &mut dyn Engine, times: usize) -> millrace_wave::Result<Timing
     let (inject, round_trip) = (middle(injections), middle(trips));
     Ok(Timing { inject, round_trip, per_frame: 1e9 / RATE / round_trip })
 }
+
+#[cfg(test)]
+mod tests;

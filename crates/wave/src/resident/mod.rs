@@ -10,16 +10,18 @@ use std::time::{Duration, Instant};
 
 use millrace::{
     Device, DeviceKind,
-    resident::{Launch, LaunchOptions, Resident as Kernel},
+    resident::{self, InUse, Launch, LaunchOptions, Resident as Kernel, Status},
 };
 
 use self::handler::{Keeper, Order, PER_ANSWER};
-use crate::{Cell, Engine, Result, Room, State, cells::Grid, layout::Layout};
+use crate::{Cell, Engine, Error, Result, Room, State, cells::Grid, layout::Layout};
 
 /// Orders on their way, at most.
 const UNDER_WAY: usize = 256;
 /// Turns of loops that an order may take on a GPU: some drivers end loops early.
 const TURNS: u32 = 12_000;
+/// Until a kernel's memory can be used again, at most.
+const LEAVING: Duration = Duration::from_secs(10);
 /// Cells of a row that the WGSL does in one turn.
 const PER_TURN: u32 = 8;
 
@@ -43,7 +45,9 @@ pub struct Resident {
     layout: Layout,
     device: Device,
     options: LaunchOptions,
-    kernel: Kernel<Keeper>,
+    /// Or why there is none: fields that were loaded found no place.
+    kernel: Result<Kernel<Keeper>>,
+    residency: InUse,
     /// Rows of one order.
     rows: u32,
     /// What the kernel has for kinds, so that it can be changed.
@@ -96,8 +100,9 @@ impl Resident {
         let options = options.inbound(UNDER_WAY).outbound(UNDER_WAY);
         let zeros = vec![0.0; layout.words()];
         let kernel = launch(device, &options, &room, &layout, [&zeros, &zeros], &kinds)?;
-        let (device, now, under_way, steps) = (device.clone(), 0, 0, 0);
-        Ok(Self { room, layout, device, options, kernel, rows, kinds, now, under_way, steps })
+        let residency = kernel.residency().clone();
+        let (device, kernel, now, under_way, steps) = (device.clone(), Ok(kernel), 0, 0, 0);
+        Ok(Self { room, layout, device, options, kernel, residency, rows, kinds, now, under_way, steps })
     }
 
     /// How the kernel lives on its device.
@@ -109,22 +114,26 @@ impl Resident {
     /// assert_eq!(engine.residency().mode, millrace::resident::Mode::Threads);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn residency(&self) -> &millrace::resident::InUse {
-        self.kernel.residency()
+    pub fn residency(&self) -> &InUse {
+        &self.residency
+    }
+
+    fn kernel(&self) -> Result<&Kernel<Keeper>> {
+        self.kernel.as_ref().map_err(Error::clone)
     }
 
     fn order(&mut self, order: Order) -> Result<()> {
         if self.under_way == UNDER_WAY {
             self.answer()?;
         }
-        self.kernel.send(order).map_err(|refused| refused.error)?;
+        self.kernel()?.send(order).map_err(|refused| refused.error)?;
         self.under_way += 1;
         Ok(())
     }
 
     /// The oldest answer that was not received.
     fn answer(&mut self) -> Result<[f32; PER_ANSWER]> {
-        let answer = self.kernel.receive(Instant::now() + self.device.timeout())?;
+        let answer = self.kernel()?.receive(Instant::now() + self.device.timeout())?;
         self.under_way -= 1;
         Ok(answer.values)
     }
@@ -269,11 +278,24 @@ impl Engine for Resident {
             let wide = self.layout.widen_open(pressures, &self.kinds);
             fields.push(wide);
         }
-        // The old one leaves first: there may not be room for two.
-        self.kernel.terminate()?;
-        self.kernel.wait_for(millrace::resident::Status::Terminated, Instant::now() + Duration::from_secs(10))?;
+        let deadline = Instant::now() + LEAVING;
+        if let Ok(kernel) = &self.kernel {
+            kernel.terminate()?;
+            kernel.wait_for(Status::Terminated, deadline)?;
+        }
+        // A GPU's memory for kernels may not hold two of these, so the old one is dropped first. That it has gone is
+        // noticed by a thread of the device, which gives its place back soon after.
+        self.kernel = Err(resident::Error::Ended(Status::Terminated).into());
         let fields = [&*fields[0], &*fields[1]];
-        self.kernel = launch(&self.device, &self.options, &self.room, &self.layout, fields, &self.kinds)?;
+        self.kernel = loop {
+            let launched = launch(&self.device, &self.options, &self.room, &self.layout, fields, &self.kinds);
+            let full = matches!(launched, Err(Error::Kernel(resident::Error::NoRoom { .. })));
+            if !full || Instant::now() > deadline {
+                break launched;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        self.residency = self.kernel()?.residency().clone();
         self.now = 0;
         Ok(())
     }
