@@ -95,6 +95,47 @@ pub(crate) fn wgsl(template: &str, names: &[(&str, &str)]) -> String {
     names.iter().fold(start, |source, (name, text)| source.replace(name, text))
 }
 
+/// WGSL for `together_NAME`, which folds what the threads of a group bring: `fold` is what becomes of `a` and `b`.
+fn together_in_a_group(name: &str, fold: &str) -> String {
+    include_str!("together.wgsl").replace("{NAME}", name).replace("{FOLD}", fold)
+}
+
+/// How a GPU does rows that are reduced and then gone through again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    /// A thread each.
+    Thread,
+    /// A group each.
+    Group,
+    /// By reductions and elementwise operations, one after the other.
+    Whole,
+}
+
+impl Rows {
+    /// The most elements that a thread goes through,
+    const LONGEST: usize = 2048;
+    /// and what it does at once if nobody helps.
+    const SHORT: usize = 256;
+    /// As many threads keep a GPU busy without help,
+    const MANY: usize = 8192;
+    /// and so many groups.
+    const GROUPS: usize = 64;
+
+    fn of(rows: usize, length: usize) -> Self {
+        match length {
+            _ if length <= Self::SHORT || length <= Self::LONGEST && rows >= Self::MANY => Self::Thread,
+            _ if length <= Self::LONGEST => Self::Group,
+            _ if length <= Self::LONGEST * BLOCK as usize && rows >= Self::GROUPS => Self::Group,
+            _ => Self::Whole,
+        }
+    }
+
+    /// Groups for so many of them.
+    fn grid(self, rows: usize) -> Dim3 {
+        if self == Self::Group { folded(rows) } else { grid(rows) }
+    }
+}
+
 /// A kernel of `inputs` words that are read and one that is written.
 pub(crate) fn kernel<P: Pod>(name: String, inputs: &[&'static str]) -> KernelSpec {
     let spec = KernelSpec::new(name).params::<P>().block(BLOCK);
@@ -338,6 +379,25 @@ mod tests {
             let threads = form.grid(&walk(1 << 18, 0)).volume() * u64::from(form.block());
             assert_eq!(threads * if form == Form::Any { 1 } else { 16 }, 1 << 18);
         }
+    }
+
+    #[test]
+    fn rows_have_a_group_each_where_they_are_long_and_not_so_many_that_threads_are_enough() {
+        let ways = [
+            (1, 256, Rows::Thread),
+            (1, 257, Rows::Group),
+            (8191, 2048, Rows::Group),
+            (8192, 2048, Rows::Thread),
+            (63, 2049, Rows::Whole),
+            (64, 2049, Rows::Group),
+            (100_000, 2049, Rows::Group),
+            (64, 131_072, Rows::Group),
+            (64, 131_073, Rows::Whole),
+        ];
+        for (rows, length, way) in ways {
+            assert_eq!(Rows::of(rows, length), way, "{rows} of {length}");
+        }
+        assert_eq!((Rows::Thread.grid(640).volume(), Rows::Group.grid(640).volume()), (10, 640));
     }
 
     #[test]

@@ -5,11 +5,8 @@ mod cpu;
 use bytemuck::{Pod, Zeroable};
 use millrace_core::KernelSpec;
 
-use super::{Family, grid, kernel, together, wgsl};
+use super::{Family, Rows, grid, kernel, together, together_in_a_group, wgsl};
 use crate::{DType, Error, Result, Tensor, check::Call, layout::MAX_RANK};
-
-/// The longest row that one thread of a GPU does.
-const LONGEST: usize = 2048;
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -30,8 +27,10 @@ pub(crate) struct Params {
 }
 
 const BATCH: usize = 0;
+/// A thread, or on a GPU a group, does a row.
 const LAYER: usize = 1;
-pub(crate) const KERNELS: usize = 2;
+const LAYER_GROUP: usize = 2;
+pub(crate) const KERNELS: usize = 3;
 
 pub(crate) fn spec(number: usize) -> KernelSpec {
     let params = include_str!("params.wgsl");
@@ -40,9 +39,15 @@ pub(crate) fn spec(number: usize) -> KernelSpec {
         BATCH => kernel::<Params>("batch_norm".to_owned(), &["x", "weight", "bias", "mean", "variance"])
             .cpu(cpu::batch())
             .wgsl(source(include_str!("batch.wgsl"))),
-        _ => kernel::<Params>("layer_norm".to_owned(), &["x", "weight", "bias"])
+        LAYER => kernel::<Params>("layer_norm".to_owned(), &["x", "weight", "bias"])
             .cpu(cpu::layer())
             .wgsl(source(include_str!("layer.wgsl"))),
+        _ => {
+            let sums = ["sum", "squares"].map(|name| together_in_a_group(name, "a + b")).concat();
+            kernel::<Params>("layer_norm_group".to_owned(), &["x", "weight", "bias"])
+                .cpu(cpu::layer())
+                .wgsl(source(&format!("{sums}{}", include_str!("group.wgsl"))))
+        }
     }
 }
 
@@ -161,7 +166,9 @@ impl Tensor {
         let weight = weight.map(|weight| operand(op, self, weight, along)).transpose()?;
         let bias = bias.map(|bias| operand(op, self, bias, along)).transpose()?;
         let length: usize = along.iter().product();
-        if self.tensors().is_bounded() && length > LONGEST {
+        let rows = self.elements() / length.max(1);
+        let way = if self.tensors().is_bounded() { Rows::of(rows, length) } else { Rows::Thread };
+        if way == Rows::Whole {
             let last: [isize; MAX_RANK] = std::array::from_fn(|i| i as isize - axes as isize);
             let apart = self.sub(&self.mean_keepdims(&last[..axes])?)?;
             let variance = apart.mul(&apart)?.mean_keepdims(&last[..axes])?;
@@ -173,7 +180,6 @@ impl Tensor {
         }
         let (x, out) = (self.contiguous()?, self.tensors().output(DType::F32, shape)?);
         let (Some(from), Some(to)) = (x.buffer(), out.buffer()) else { return Ok(out) };
-        let rows = x.elements() / length;
         let params = Params {
             n: x.elements() as u32,
             channels: rows as u32,
@@ -188,9 +194,9 @@ impl Tensor {
         };
         let weights = weight.as_ref().and_then(Self::buffer).unwrap_or(from);
         let biases = bias.as_ref().and_then(Self::buffer).unwrap_or(from);
-        let launch =
-            self.tensors().kernel(Family::Norm, LAYER)?.launch().bind(from).bind(weights).bind(biases).bind(to);
-        self.tensors().enqueue(launch.params(&params).grid(grid(rows)))?;
+        let kernel = self.tensors().kernel(Family::Norm, if way == Rows::Group { LAYER_GROUP } else { LAYER })?;
+        let launch = kernel.launch().bind(from).bind(weights).bind(biases).bind(to);
+        self.tensors().enqueue(launch.params(&params).grid(way.grid(rows)))?;
         let call = || Call::LayerNorm { axes, weight: weight.is_some(), bias: bias.is_some(), epsilon };
         self.tensors().watch_some(call, &[Some(&x), weight.as_ref(), bias.as_ref()], &out);
         Ok(out)

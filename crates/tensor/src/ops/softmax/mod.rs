@@ -5,11 +5,8 @@ mod cpu;
 use bytemuck::{Pod, Zeroable};
 use millrace_core::KernelSpec;
 
-use super::{Family, grid, kernel, wgsl};
+use super::{Family, Rows, kernel, together_in_a_group, wgsl};
 use crate::{DType, Error, Result, Tensor, check::Call, layout::MAX_RANK};
-
-/// The longest row that one thread of a GPU does.
-const LONGEST: usize = 2048;
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -19,11 +16,21 @@ pub(crate) struct Params {
     offset: u32,
 }
 
-pub(crate) const KERNELS: usize = 1;
+/// A thread, or on a GPU a group, does a row.
+const THREAD: usize = 0;
+const GROUP: usize = 1;
+pub(crate) const KERNELS: usize = 2;
 
-pub(crate) fn spec(_: usize) -> KernelSpec {
-    let source = format!("{}{}", include_str!("../math.wgsl"), include_str!("softmax.wgsl"));
-    kernel::<Params>("softmax".to_owned(), &["x"]).cpu(cpu::kernel()).wgsl(wgsl(&source, &[]))
+pub(crate) fn spec(number: usize) -> KernelSpec {
+    let math = include_str!("../math.wgsl");
+    let (name, source) = match number {
+        THREAD => ("softmax", format!("{math}{}", include_str!("softmax.wgsl"))),
+        _ => {
+            let (largest, sum) = (together_in_a_group("largest", "max_(a, b)"), together_in_a_group("sum", "a + b"));
+            ("softmax_group", format!("{math}{largest}{sum}{}", include_str!("group.wgsl")))
+        }
+    };
+    kernel::<Params>(name.to_owned(), &["x"]).cpu(cpu::kernel()).wgsl(wgsl(&source, &[]))
 }
 
 impl Tensor {
@@ -50,17 +57,19 @@ impl Tensor {
             return Ok(turned.view(turned.layout().permute(order)));
         }
         let length = self.shape()[last];
-        if self.tensors().is_bounded() && length > LONGEST {
+        let rows = self.elements() / length.max(1);
+        let way = if self.tensors().is_bounded() { Rows::of(rows, length) } else { Rows::Thread };
+        if way == Rows::Whole {
             let e = self.sub(&self.max_keepdims(&[-1])?)?.exp()?;
             return e.div(&e.sum_keepdims(&[-1])?);
         }
         let x = self.contiguous()?;
         let out = self.tensors().output(DType::F32, self.shaped())?;
         if let (Some(source), Some(target)) = (x.buffer(), out.buffer()) {
-            let rows = x.elements() / length;
             let params = Params { rows: rows as u32, length: length as u32, offset: x.layout().offset as u32 };
-            let launch = self.tensors().kernel(Family::Softmax, 0)?.launch().bind(source).bind(target);
-            self.tensors().enqueue(launch.params(&params).grid(grid(rows)))?;
+            let kernel = self.tensors().kernel(Family::Softmax, if way == Rows::Group { GROUP } else { THREAD })?;
+            let launch = kernel.launch().bind(source).bind(target);
+            self.tensors().enqueue(launch.params(&params).grid(way.grid(rows)))?;
         }
         self.tensors().watch(|| Call::Softmax, &[self], &out);
         Ok(out)
