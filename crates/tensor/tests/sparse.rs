@@ -311,7 +311,7 @@ fn a_product_that_is_too_large_for_the_device_is_an_error_and_nothing_else() {
         let (a, b) = (tensors.sparse(row.clone()).unwrap(), tensors.sparse(right.clone()).unwrap());
         match a.multiply(&b) {
             Ok(product) => assert!(product.to_csr().unwrap().values().iter().all(|&value| value == 4000.0)),
-            Err(error) => assert!(matches!(error, Error::Device(millrace::Error::TooLarge { .. })), "{error}"),
+            Err(error) => assert!(matches!(error, Error::Device(millrace::Error::BindingSize { .. })), "{error}"),
         }
         let one = tensors.sparse(Csr::from_dense(1, 1, &[2.0]).unwrap()).unwrap();
         assert_eq!(one.multiply(&one).unwrap().to_csr().unwrap().values(), [4.0], "and goes on");
