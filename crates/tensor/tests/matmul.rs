@@ -1,5 +1,7 @@
 //! Products with vectors, and what they cost in launches.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod support;
 
 use millrace::{

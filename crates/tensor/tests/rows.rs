@@ -1,6 +1,8 @@
 //! Rows that are reduced and then gone through again, softmax and layer norm: of all lengths and numbers, and what they cost
 //! in launches.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod support;
 
 use millrace::{

@@ -1,5 +1,7 @@
 //! NaN and infinities in reductions and Fourier transforms of every length that is done in a way of its own.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod support;
 
 use millrace::tensor::{Complex32, Norm, Tensor, Tensors};

@@ -1,5 +1,7 @@
 //! Results that are too large for the caches, against a plain loop.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod support;
 
 use millrace::tensor::Tensors;

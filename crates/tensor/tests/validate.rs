@@ -1,5 +1,7 @@
 //! What a validation says of a device that fails.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use millrace::{
     Device, Runtime,
     cpu::CpuProvider,
