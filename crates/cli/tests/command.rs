@@ -334,7 +334,9 @@ fn validate_as_json_has_the_documented_rows() {
         assert!(row["op"].is_string() && row["size"].is_string(), "{row}");
         assert_eq!((&row["device"], &row["ok"]), (&Value::from("cpu"), &Value::from(true)), "{row}");
         assert!(row["error"].as_f64().unwrap() <= row["tolerance"].as_f64().unwrap(), "{row}");
+        assert!(row["why"].is_null(), "{row}");
     }
+    assert_eq!(report["failed"], Value::Array(Vec::new()));
     for op in ["add", "exp", "matmul", "softmax", "sum"] {
         assert!(rows.iter().any(|row| row["op"].as_str().is_some_and(|name| name.contains(op))), "no row of {op}");
     }

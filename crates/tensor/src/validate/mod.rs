@@ -16,7 +16,7 @@ mod reference;
 mod sample;
 mod sparse;
 
-use millrace_core::{Device, DeviceKind};
+use millrace_core::{Device, DeviceKind, HealthState};
 
 use crate::{Complex32, DType, Error, Result, Tensor, Tensors};
 use reference::Expected;
@@ -62,15 +62,21 @@ pub struct Row {
     pub device: String,
     /// The kind of input and its shape.
     pub size: String,
-    /// The largest error; infinite if something is NaN or infinite that should not be, or the other way round.
+    /// The largest error; infinite if something is NaN or infinite that should not be, or the other way round, or if there
+    /// is no result. JSON has no such number: it is `null` there.
     pub error: f64,
     /// What the error may be.
     pub tolerance: f64,
     /// Whether it is within the tolerance.
     pub ok: bool,
+    /// What is behind an error that is infinite: what was said instead of a result, or which element is not what it should
+    /// be.
+    pub why: Option<String>,
 }
 
-/// Runs every operation on every kind of input. `progress` sees each row as soon as it is known.
+/// Runs every operation on every kind of input. `progress` sees each row as soon as it is known. An operation that the
+/// device fails at has a row that is not well and says why, and the others go on. A device that is lost ends its validation
+/// with a row that says so.
 ///
 /// ```
 /// use millrace::tensor::validate::{Effort, validate};
@@ -87,47 +93,82 @@ pub fn validate(device: &Device, effort: &Effort, progress: impl FnMut(&Row)) ->
         large: effort.large.max(1),
         subnormals: device.info().kind == DeviceKind::Cpu,
     };
-    let mut run = Run { samples, device: &device.info().id, rows: Vec::new(), progress: Box::new(progress) };
-    checks::all(&mut run)?;
+    let mut run = Run { samples, device, rows: Vec::new(), progress: Box::new(progress) };
+    if let Err(lost) = checks::all(&mut run) {
+        run.failed("device", String::new(), 0.0, &lost);
+    }
     Ok(run.rows)
 }
 
 /// A validation under way.
 struct Run<'a> {
     samples: Samples<'a>,
-    device: &'a str,
+    device: &'a Device,
     rows: Vec<Row>,
     progress: Box<dyn FnMut(&Row) + 'a>,
 }
 
 impl Run<'_> {
-    /// Compares what came with what should have. Errors of the device end the validation.
+    /// Compares what came with what should have. Only a device that is lost is an error.
     fn compare(&mut self, op: &str, size: String, tolerance: f64, got: Result<Tensor>, want: &Expected) -> Result<()> {
-        let error = match got {
-            Err(error @ Error::Device(_)) => return Err(error),
-            Err(_) => f64::INFINITY,
-            Ok(got) if got.shape() != want.array.shape => f64::INFINITY,
-            Ok(got) => {
-                let numbers = numbers(&got)?;
-                let pairs = numbers.iter().zip(&want.array.data).zip(&want.scale);
-                pairs.map(|((&got, &want), &scale)| difference(got, want, scale)).fold(0.0, f64::max)
-            }
+        let got = got.and_then(|got| Ok((numbers(&got)?, got)));
+        let (numbers, got) = match got {
+            Err(error) => return self.not_done(op, size, tolerance, error),
+            Ok(got) => got,
         };
-        self.row(op, size, error, tolerance)
+        if got.shape() != want.array.shape {
+            let why = format!("a result of shape {:?}, not {:?}", got.shape(), want.array.shape);
+            self.row(op, size, (f64::INFINITY, Some(why)), tolerance);
+            return Ok(());
+        }
+        let pairs = numbers.iter().zip(&want.array.data).zip(&want.scale);
+        let mut worst = (0.0, None);
+        for (at, ((&got, &want), &scale)) in pairs.enumerate() {
+            let error = difference(got, want, scale);
+            if error > worst.0 {
+                let why = || format!("element {at} is {got}, not {want}");
+                worst = (error, error.is_infinite().then(why));
+            }
+        }
+        self.row(op, size, worst, tolerance);
+        Ok(())
     }
 
     /// Notes whether a call that must fail did.
     fn refused(&mut self, op: &str, size: String, got: Result<Tensor>) -> Result<()> {
-        let error = if matches!(got, Err(ref error) if !matches!(error, Error::Device(_))) { 0.0 } else { 1.0 };
-        self.row(op, size, error, 0.0)
+        match got {
+            Err(error @ Error::Device(_)) => return self.not_done(op, size, 0.0, error),
+            Err(_) => self.row(op, size, (0.0, None), 0.0),
+            Ok(_) => self.row(op, size, (1.0, Some("it was not refused".to_owned())), 0.0),
+        }
+        Ok(())
     }
 
-    fn row(&mut self, op: &str, size: String, error: f64, tolerance: f64) -> Result<()> {
-        let ok = error <= tolerance;
-        let row = Row { op: op.to_owned(), device: self.device.to_owned(), size, error, tolerance, ok };
+    /// Runs some checks. What keeps them from being made is a row of its own, unless the device is lost.
+    fn attempt(&mut self, what: &str, checks: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        checks(self).or_else(|error| self.not_done(what, "inputs".to_owned(), 0.0, error))
+    }
+
+    /// Notes an operation that brought an error instead of a result. If the device is lost nothing else is worth trying.
+    fn not_done(&mut self, op: &str, size: String, tolerance: f64, error: Error) -> Result<()> {
+        if self.device.health().state == HealthState::Lost {
+            return Err(error);
+        }
+        self.failed(op, size, tolerance, &error);
+        // What else this one left on the stream is not the next one's.
+        let _ = self.samples.tensors.synchronize();
+        Ok(())
+    }
+
+    fn failed(&mut self, op: &str, size: String, tolerance: f64, error: &Error) {
+        self.row(op, size, (f64::INFINITY, Some(error.to_string())), tolerance);
+    }
+
+    fn row(&mut self, op: &str, size: String, (error, why): (f64, Option<String>), tolerance: f64) {
+        let (device, ok) = (self.device.info().id.clone(), error <= tolerance);
+        let row = Row { op: op.to_owned(), device, size, error, tolerance, ok, why };
         (self.progress)(&row);
         self.rows.push(row);
-        Ok(())
     }
 }
 

@@ -47,8 +47,8 @@ impl Array {
     /// With coordinates of another shape: missing axes are left out, those of length one stay at zero.
     fn stretched(&self, at: &[usize]) -> f64 {
         let at = &at[at.len() - self.shape.len()..];
-        let at: Vec<_> = at.iter().zip(&self.shape).map(|(&at, &dim)| if dim == 1 { 0 } else { at }).collect();
-        self.at(&at)
+        let along = at.iter().zip(&self.shape).map(|(&at, &dim)| (if dim == 1 { 0 } else { at }, dim));
+        self.data[along.fold(0, |place, (at, dim)| place * dim + at)]
     }
 
     pub(crate) fn reshape(&self, shape: &[usize]) -> Self {
@@ -156,10 +156,12 @@ impl Array {
         shape.extend([m, n]);
         let sum = |each: &dyn Fn(f64, f64) -> f64| {
             Self::from_fn(&shape, |at| {
-                let (row, column) = (at[batch], at[batch + 1]);
-                let left = |k: usize| self.stretched(&[&at[..batch], &[row, k]].concat());
-                let right = |k: usize| other.stretched(&[&at[..batch], &[k, column]].concat());
-                (0..k).map(|k| each(left(k), right(k))).sum()
+                let (mut left, mut right) = (at.to_vec(), at.to_vec());
+                let product = |k: usize| {
+                    (left[batch + 1], right[batch]) = (k, k);
+                    each(self.stretched(&left), other.stretched(&right))
+                };
+                (0..k).map(product).sum()
             })
         };
         Expected { array: sum(&|a, b| a * b), scale: sum(&|a, b| (a * b).abs()).data }
