@@ -590,7 +590,8 @@ impl Device {
     }
 
     /// Takes no more commands, runs those that were submitted, and ends the threads. Every ticket is answered. If that
-    /// takes longer than until the deadline, the rest goes on without the caller.
+    /// takes longer than until the deadline, the rest goes on without the caller. Resident kernels are not of the device but of
+    /// those who hold their handles: they go on, and end when they are told to, or dropped.
     ///
     /// ```
     /// # let device = millrace::runtime().open("cpu")?;
@@ -607,7 +608,8 @@ impl Device {
     }
 
     /// Takes no more commands, answers those that have not started with [`Error::Aborted`], waits for those that have,
-    /// and ends the threads. If that takes longer than until the deadline, the rest goes on without the caller.
+    /// and ends the threads. If that takes longer than until the deadline, the rest goes on without the caller. Resident
+    /// kernels go on, as after [`Self::shutdown`].
     ///
     /// ```
     /// # let device = millrace::runtime().open("cpu")?;

@@ -31,6 +31,16 @@ pub enum Error {
         /// How long that was waited for.
         waited: Duration,
     },
+    /// The kernel did so because it waits for room for its answers, and nobody receives them.
+    #[error(
+        "the kernel made no progress for {waited:?}: nobody receives its answers, and it has no room for more than {answers}"
+    )]
+    Unreceived {
+        /// Answers that wait to be received.
+        answers: usize,
+        /// How long that was waited for.
+        waited: Duration,
+    },
     /// The kernel takes no more messages.
     #[error("the kernel is {0}")]
     Ended(Status),
@@ -128,7 +138,7 @@ impl Error {
     /// ```
     pub fn class(&self) -> Class {
         match self {
-            Self::Full { .. } | Self::Deadline | Self::Stalled { .. } => Class::Retry,
+            Self::Full { .. } | Self::Deadline | Self::Stalled { .. } | Self::Unreceived { .. } => Class::Retry,
             Self::Panicked(_) | Self::Failed(_) | Self::Corrupt(_) => Class::Fatal,
             Self::Device(error) => error.class(),
             _ => Class::Caller,

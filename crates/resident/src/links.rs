@@ -347,6 +347,10 @@ impl<M: Carried> Topic<M> {
 
 impl<M: Message> Topic<M> {
     /// Publishes from the host: waits for room with lossless subscribers, and counts what lossy ones have no room for.
+    ///
+    /// Subscribers get it one after the other, in the order in which they came. If one that is lossless has no room for so
+    /// long that this gives up, those before it have the message and it and those behind it have not: who sends again what
+    /// came back with the error sends it to the first ones once more.
     pub fn send(&self, message: M) -> Result<(), Refused<M>> {
         let (bytes, clock) = (message.as_bytes().to_vec(), crate::Moment::default());
         let mut letter = Letter { kind: M::TYPE, clock, bytes, attachment: None };
@@ -355,7 +359,8 @@ impl<M: Message> Topic<M> {
 }
 
 impl<M: Archivable> Topic<Archive<M>> {
-    /// Publishes from the host, as with plain messages. The archive is made once.
+    /// Publishes from the host, as with plain messages; after an error the first subscribers may have it, too. The archive is
+    /// made once.
     ///
     /// ```
     /// # use millrace_resident::*;

@@ -119,6 +119,12 @@ words! {
 
 /// How a kernel's worker waits for messages.
 ///
+/// On the CPU this is for kernels with a thread of their own: all with [`Spin`](Self::Spin) or of high priority, and as many
+/// others as there are cores, the first, except those of low priority. The rest share some threads, which wait as
+/// [`Adaptive`](Self::Adaptive) says, whatever their kernels were launched with. On a GPU one program serves all kernels of a
+/// device; it stays awake as long as the most wakeful of them wants, and in [batches](crate::Residency::Batched) it always
+/// rests when there is nothing to do.
+///
 /// ```
 /// use millrace_resident::{LaunchOptions, WaitPolicy};
 /// let options = LaunchOptions::default().wait(WaitPolicy::Sleep);
@@ -278,7 +284,9 @@ impl Default for LaunchOptions {
 }
 
 impl LaunchOptions {
-    /// Groups that the kernel runs as. On the CPU a kernel is one thread.
+    /// Groups that the kernel runs as: one, which need not be said. A kernel handles one message after the other, on one
+    /// thread of its device, so on every device a launch with more is refused; what is to use a whole GPU is a
+    /// [kernel](millrace_core::Device::kernel) that is launched anew each time.
     ///
     /// ```
     /// # use millrace_resident::*;
@@ -291,7 +299,8 @@ impl LaunchOptions {
     /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
     /// # let device = runtime.open("cpu")?;
     /// let spread = device.launch(Nothing, LaunchOptions::default().grid(2));
-    /// assert!(matches!(spread, Err(Error::Unsupported { .. })), "this is the CPU");
+    /// assert!(matches!(spread, Err(Error::Unsupported { .. })));
+    /// assert!(device.launch(Nothing, LaunchOptions::default().grid(1)).is_ok());
     /// # Ok::<(), Error>(())
     /// ```
     pub fn grid(mut self, grid: impl Into<Dim3>) -> Self {
@@ -299,7 +308,7 @@ impl LaunchOptions {
         self
     }
 
-    /// Threads of a group. On the CPU a kernel is one thread.
+    /// Threads of a group: one, as there is one [group](Self::grid).
     ///
     /// ```
     /// # use millrace_resident::*;
@@ -312,7 +321,8 @@ impl LaunchOptions {
     /// # let runtime = millrace_core::Runtime::new(vec![Box::new(millrace_cpu::CpuProvider)]);
     /// # let device = runtime.open("cpu")?;
     /// let wide = device.launch(Nothing, LaunchOptions::default().block([8, 8]));
-    /// assert!(matches!(wide, Err(Error::Unsupported { .. })), "this is the CPU");
+    /// assert!(matches!(wide, Err(Error::Unsupported { .. })));
+    /// assert!(device.launch(Nothing, LaunchOptions::default().block([1, 1])).is_ok());
     /// # Ok::<(), Error>(())
     /// ```
     pub fn block(mut self, block: impl Into<Dim3>) -> Self {
@@ -408,7 +418,7 @@ impl LaunchOptions {
         self
     }
 
-    /// How its worker waits for messages.
+    /// How its worker waits for messages; [`WaitPolicy`] says which kernels that is for.
     ///
     /// ```
     /// # use millrace_resident::*;

@@ -366,9 +366,21 @@ impl Port {
             }
             let now = self.progress();
             if now == std::mem::replace(&mut before, now) {
-                return Err(Error::Stalled { status: self.status(), waited: self.timeout });
+                return Err(self.stalled());
             }
         }
+    }
+
+    /// Why nothing has come of waiting for the device's timeout.
+    #[cold]
+    fn stalled(&self) -> Error {
+        let (status, waited) = (self.status(), self.timeout);
+        let next = self.region.control().out_tail.load(Ordering::Relaxed);
+        let works = matches!(status, Status::Active | Status::Draining);
+        if works && !self.rings.out.is_free(&self.region, next) {
+            return Error::Unreceived { answers: self.unreceived(), waited };
+        }
+        Error::Stalled { status, waited }
     }
 
     /// Something that changes whenever the kernel does anything.
@@ -529,7 +541,7 @@ impl Port {
             if now != std::mem::replace(&mut before, now) {
                 since = Instant::now();
             } else if since.elapsed() > self.timeout {
-                return Err(Error::Stalled { status: self.status(), waited: self.timeout });
+                return Err(self.stalled());
             }
             std::thread::sleep(Duration::from_micros(20));
         }

@@ -151,6 +151,11 @@ impl Port {
         Some(read(&found.header, &found.bytes, found.attachment))
     }
 
+    /// Messages that nobody has taken, of a kernel whose outbound ring is full.
+    pub(crate) fn unreceived(&self) -> usize {
+        self.rings.out.capacity() as usize + lock(&self.replies.kept).received.len()
+    }
+
     /// Keeps a message for whom it is meant. The attachment comes back if there is no room.
     fn keep(&self, header: &Header, bytes: &[u8], attachment: Option<Attachment>) -> Result<(), Option<Attachment>> {
         let mut kept = lock(&self.replies.kept);

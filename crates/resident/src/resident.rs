@@ -103,6 +103,9 @@ pub struct Checkpoint<S> {
 
 /// Launches kernels; every [`Device`] does.
 ///
+/// What is launched is the owner's of its handle, not the device's: [`Device::shutdown`] and [`Device::abort`] end streams,
+/// and no kernel is launched after them, but those that live go on until they are terminated, drained or dropped.
+///
 /// ```
 /// # use millrace_resident::*;
 /// # struct Nothing;

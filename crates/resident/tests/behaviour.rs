@@ -206,6 +206,32 @@ fn a_kernel_whose_answers_nobody_receives_waits_and_loses_nothing() {
 }
 
 #[test]
+fn who_waits_hears_that_nobody_receives_the_answers() {
+    let device = impatient(Duration::from_millis(50));
+    let double = device.launch(Double, LaunchOptions::default().inbound(2).outbound(4)).unwrap();
+    let error = (0..).find_map(|value| double.send(Number { value }).err()).unwrap().error;
+    assert_eq!(error, Error::Unreceived { answers: 4, waited: Duration::from_millis(50) });
+    assert_eq!(error.class(), millrace_core::Class::Retry);
+    for value in 0..6 {
+        assert_eq!(double.receive(soon()).unwrap().value, value * 2);
+    }
+    assert_eq!(double.ask(Number { value: 7 }).unwrap().value, 14);
+}
+
+#[test]
+fn kernels_go_on_when_their_device_is_shut_down_and_none_are_launched() {
+    let device = cpu();
+    let double = device.launch(Double, LaunchOptions::default()).unwrap();
+    device.shutdown(soon()).unwrap();
+    assert_eq!(double.ask(Number { value: 7 }).unwrap().value, 14);
+    assert!(device.launch(Double, LaunchOptions::default()).is_err());
+    device.abort(soon()).unwrap();
+    assert_eq!(double.ask(Number { value: 8 }).unwrap().value, 16);
+    double.terminate().unwrap();
+    assert_eq!(double.status(), Status::Terminated);
+}
+
+#[test]
 fn waits_end_although_a_handler_hangs() {
     let device = impatient(Duration::from_millis(30));
     let counter = device.launch(Counter, LaunchOptions::default()).unwrap();

@@ -180,7 +180,9 @@ fn what_a_handler_emits_comes_before_its_answer_and_waits_for_room() {
     }
     // An asker takes what is before its answer out of the way, but not without bound.
     assert_eq!(echoes.ask(Number { value: 4 }).unwrap().value, 4);
-    assert!(matches!(echoes.ask(Number { value: 40 }), Err(Error::Stalled { .. })));
+    let error = echoes.ask(Number { value: 40 }).unwrap_err();
+    assert_eq!(error, Error::Unreceived { answers: 8, waited: Duration::from_millis(100) });
+    assert!(error.to_string().contains("nobody receives its answers"), "{error}");
     let rest: Vec<_> = (0..44).map(|_| echoes.receive(soon()).unwrap().value).collect();
     assert_eq!(rest, (0..4).chain(0..40).collect::<Vec<_>>());
     assert_eq!(echoes.ask(Number { value: 0 }).unwrap().value, 0, "the late answer is in nobody's way");

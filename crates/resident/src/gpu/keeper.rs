@@ -418,10 +418,14 @@ impl Keeper {
                     if self.observe() {
                         quiet = Instant::now();
                     }
-                    if quiet.elapsed() >= self.patience() {
+                    // Also one that never rests is halted now and then: that its leases end shows that no handler hangs.
+                    let patience = self.patience();
+                    if quiet.elapsed() >= patience.unwrap_or(self.inner.timeout) {
                         self.halt()?;
                         self.observe();
-                        self.sleep();
+                        if patience.is_some() {
+                            self.sleep();
+                        }
                         quiet = Instant::now();
                     } else {
                         std::thread::sleep(TICK);
@@ -431,14 +435,15 @@ impl Keeper {
         }
     }
 
-    /// How long nothing must happen before leases end.
-    fn patience(&self) -> Duration {
+    /// How long nothing must happen before leases end; nothing if they do not.
+    fn patience(&self) -> Option<Duration> {
         let of = |tenant: &Tenant| match tenant.wait {
-            WaitPolicy::Spin => Duration::MAX,
-            WaitPolicy::Adaptive => QUIET,
-            WaitPolicy::Sleep => Duration::ZERO,
+            WaitPolicy::Spin => None,
+            WaitPolicy::Adaptive => Some(QUIET),
+            WaitPolicy::Sleep => Some(Duration::ZERO),
         };
-        self.tenants.iter().map(of).max().unwrap_or(QUIET)
+        let all: Option<Vec<Duration>> = self.tenants.iter().map(of).collect();
+        all.map(|all| all.into_iter().max().unwrap_or(QUIET))
     }
 
     pub(super) fn program(&self) -> Result<Code, Lost> {

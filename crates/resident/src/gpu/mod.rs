@@ -15,7 +15,7 @@ mod ways;
 
 pub(crate) use self::forward::Pending as Unsent;
 
-use std::sync::{Arc, Mutex, Weak, atomic::Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak, atomic::Ordering};
 
 use crossbeam_utils::CachePadded;
 use millrace_core::{Device, Dim3, Priority, Sharing};
@@ -46,6 +46,8 @@ const ARENA: usize = 4 << 20;
 pub(crate) struct Houses {
     clock: Arc<CachePadded<Clock>>,
     leased: Mutex<Weak<House>>,
+    /// Why there are no leases, once the device has said so: it is not asked again.
+    no_leases: OnceLock<Arc<str>>,
     batched: Mutex<Weak<House>>,
 }
 
@@ -54,12 +56,21 @@ impl Houses {
     fn open(&self, device: &Device, residency: Residency) -> Result<Arc<House>> {
         let why = match residency {
             Residency::Batched => "it was asked for".into(),
-            Residency::Auto => match self.house(&self.leased, device, Sharing::Required, None) {
-                Ok(house) => return Ok(house),
-                Err(error) => {
-                    tracing::warn!(%error, "resident kernels are run in batches");
-                    format!("leases are not possible: {error}").into()
-                }
+            Residency::Auto => match self.no_leases.get() {
+                Some(why) => why.clone(),
+                None => match self.house(&self.leased, device, Sharing::Required, None) {
+                    Ok(house) => return Ok(house),
+                    Err(error) => {
+                        tracing::warn!(%error, "resident kernels are run in batches");
+                        let why: Arc<str> = format!("leases are not possible: {error}").into();
+                        // What it cannot do now it never can; other errors may pass.
+                        use millrace_core::Error::{Device, TooLarge};
+                        if matches!(error, Error::Device(Device(_) | TooLarge { .. })) {
+                            let _ = self.no_leases.set(why.clone());
+                        }
+                        why
+                    }
+                },
             },
         };
         self.house(&self.batched, device, Sharing::None, Some(why))
