@@ -11,6 +11,7 @@ mod products;
 mod recurrent;
 mod sparse;
 mod targets;
+mod work;
 
 use std::{hint::black_box, sync::Arc};
 
@@ -28,6 +29,7 @@ use crate::{
 pub(crate) use about::about;
 use elementwise::{BINARY, FUNCTIONS, FUNCTIONS_OVER, REDUCE, UNARY, elementwise};
 use products::{Library, Product};
+pub(crate) use work::WORK;
 
 /// Measures all groups that `wanted` says yes to, the sides in turns, and sets the targets.
 ///
