@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-THREADS = os.cpu_count() or 1
+THREADS = len(os.sched_getaffinity(0))  # as many as ours, also where a process may not use all cores
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, str(THREADS))
 
@@ -90,7 +90,7 @@ def matrices(rows, per_row=10):
     columns = {
         "banded": (each, (banded[:, None] + np.arange(per_row)).ravel()),
         "random": (each, random.integers(0, rows, rows * per_row)),
-        "power-law": (np.minimum((rows * random.random(rows * per_row) ** 4).astype(np.int64), rows - 1),
+        "power-law": (np.minimum((rows ** random.random(rows * per_row)).astype(np.int64) - 1, rows - 1),
                       random.integers(0, rows, rows * per_row)),
     }
     for case, (row, column) in columns.items():

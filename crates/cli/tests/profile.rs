@@ -19,7 +19,7 @@ fn file(folder: &TempDir, name: &str) -> String {
 fn a_profile_is_printed_and_written_in_every_form() {
     let folder = tempfile::tempdir().unwrap();
     let (trace, svg, json) = (file(&folder, "trace.json"), file(&folder, "flame.svg"), file(&folder, "table.json"));
-    for what in ["commands", "tour", "reduce_ops"] {
+    for what in ["commands", "tour", "reduce_ops", "fft"] {
         let arguments = ["profile", what, "--seconds", "0.1", "--trace", &trace, "--svg", &svg, "--json", &json];
         let output = millrace(&arguments);
         let text = String::from_utf8(output.stdout).unwrap();
@@ -42,6 +42,14 @@ fn what_does_not_fit_is_said() {
     let output = millrace(&["profile", "commands", "--seconds", "0.1", "--events", "10"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && text.contains("10 commands on cpu") && text.contains("are missing"), "{text}");
+}
+
+#[test]
+fn help_lists_what_can_be_profiled() {
+    let help = String::from_utf8(millrace(&["profile", "--help"]).stdout).unwrap();
+    for what in ["tour", "reduce_ops", "sparse_product", "functions", "int8", "conv", "rnn"] {
+        assert!(help.contains(&format!("- {what}:")), "no {what} in\n{help}");
+    }
 }
 
 #[test]

@@ -144,6 +144,38 @@ mod tests {
         }
     }
 
+    /// Whether the system was told that huge pages are welcome where this address is.
+    #[cfg(target_os = "linux")]
+    fn is_advised(address: usize) -> bool {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut inside = false;
+        for line in smaps.lines() {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let number = |text: &str| usize::from_str_radix(text, 16);
+            if let Some((Ok(first), Ok(end))) = range.map(|(first, end)| (number(first), number(end))) {
+                inside = (first..end).contains(&address);
+            } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
+                return flags.split_whitespace().any(|flag| flag == "hg");
+            }
+        }
+        panic!("{address:#x} is not mapped");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn huge_pages_are_asked_for_from_end_to_end_of_large_blocks_only() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            return; // this system has none
+        }
+        for len in [MAPPED_FROM, HUGE_FROM - 1, HUGE_FROM, 4 * HUGE_PAGE + 4096] {
+            let block = Owned::zeroed(len).unwrap();
+            let start = block.host().unwrap().as_ptr() as usize;
+            for address in [start, start + len / 2, start + len - 1] {
+                assert_eq!(is_advised(address), len >= HUGE_FROM, "{len} bytes");
+            }
+        }
+    }
+
     #[test]
     fn an_absurd_block_is_refused_and_nothing_breaks() {
         assert!(Owned::zeroed(1 << 50).is_none());

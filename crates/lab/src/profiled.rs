@@ -1,16 +1,25 @@
 //! What `millrace profile` runs: the work of the benchmarks on a device that somebody profiles, until told to stop.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use millrace::{Device, StreamOptions, Synchronize};
 use millrace_wave::{Boundary, Engine, PerStep, Scene};
 
 use crate::{
     Error, Result,
-    gpu::{Context, Job, Task, ours},
+    gpu::{Context, Effort, Job, Task, ours},
+    tensor::WORK,
 };
 
-/// Does the work once more for as long as `go_on` says so, but at least once.
-type Run = fn(&Device, &dyn Fn() -> bool) -> Result<()>;
+/// What is done once more for as long as somebody says so, but at least once.
+#[derive(Debug, Clone, Copy)]
+enum Run {
+    /// Some steps and their check.
+    Own(fn(&Device, &dyn Fn() -> bool) -> Result<()>),
+    /// Our side of a group, which checks its results.
+    Side(fn(&Effort, &Context) -> Result<()>),
+}
 
 /// Work that can be profiled.
 #[derive(Debug, Clone, Copy)]
@@ -24,13 +33,14 @@ pub struct Workload {
 
 impl Workload {
     /// Every workload there is.
-    pub fn all() -> &'static [Self] {
-        ALL
+    pub fn all() -> Vec<Self> {
+        let sides = WORK.iter().map(|&(name, about, work)| Self { name, about, run: Run::Side(work) });
+        OWN.iter().copied().chain(sides).collect()
     }
 
     /// The workload of a name.
     pub fn of(name: &str) -> Option<Self> {
-        ALL.iter().find(|workload| workload.name == name).copied()
+        Self::all().into_iter().find(|workload| workload.name == name)
     }
 
     /// Does the work on a device, once more for as long as `go_on` says so, and checks what came out.
@@ -43,66 +53,79 @@ impl Workload {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn run(&self, device: &Device, go_on: &dyn Fn() -> bool) -> Result<()> {
-        (self.run)(device, go_on)
+        let work = match self.run {
+            Run::Own(run) => return run(device, go_on),
+            Run::Side(work) => work,
+        };
+        let effort = Effort { turn: Duration::from_millis(2), ..Effort::quick() };
+        let context = Context::of(device.clone())?;
+        loop {
+            work(&effort, &context)?;
+            if !go_on() {
+                return Ok(());
+            }
+        }
     }
 }
 
-const ALL: &[Workload] = &[
+const OWN: &[Workload] = &[
     Workload {
         name: "tensor",
         about: "tensor operations: elementwise, a reduction, a matrix product",
-        run: |device, go_on| {
+        run: Run::Own(|device, go_on| {
             let arithmetic = [Task::Relus { count: 4, len: 1 << 16 }, Task::Add(1 << 20), Task::Sum(1 << 20)];
             tasks(device, go_on, &[&arithmetic[..], &[Task::Matmul(256)]].concat())
-        },
+        }),
     },
-    Workload { name: "wave", about: "steps of sound through a room with a ball, 64³ cells", run: wave },
+    Workload { name: "wave", about: "steps of sound through a room with a ball, 64³ cells", run: Run::Own(wave) },
     Workload {
         name: "commands",
         about: "writes, reads, fills and synchronizations, one by one and in batches",
-        run: commands,
+        run: Run::Own(commands),
     },
     Workload {
         name: "empty_launch",
         about: "a kernel that does nothing",
-        run: |device, go_on| tasks(device, go_on, &[Task::Empty]),
+        run: Run::Own(|device, go_on| tasks(device, go_on, &[Task::Empty])),
     },
     Workload {
         name: "gpu_batch_processing",
         about: "twenty small operations, and one large",
-        run: |device, go_on| {
+        run: Run::Own(|device, go_on| {
             tasks(device, go_on, &[Task::Relus { count: 20, len: 256 }, Task::Relus { count: 1, len: 5120 }])
-        },
+        }),
     },
     Workload {
         name: "upload",
         about: "transfers to the device, 1 KiB to 16 MiB",
-        run: |device, go_on| tasks(device, go_on, &[1 << 10, 256 << 10, 1 << 20, 16 << 20].map(Task::Upload)),
+        run: Run::Own(|device, go_on| tasks(device, go_on, &[1 << 10, 256 << 10, 1 << 20, 16 << 20].map(Task::Upload))),
     },
     Workload {
         name: "download",
         about: "transfers from the device, 1 KiB to 16 MiB",
-        run: |device, go_on| tasks(device, go_on, &[1 << 10, 256 << 10, 1 << 20, 16 << 20].map(Task::Download)),
+        run: Run::Own(|device, go_on| {
+            tasks(device, go_on, &[1 << 10, 256 << 10, 1 << 20, 16 << 20].map(Task::Download))
+        }),
     },
     Workload {
         name: "unary_ops",
         about: "an operation on each of 256 to 4 Mi numbers",
-        run: |device, go_on| tasks(device, go_on, &SIZES.map(|len| Task::Relus { count: 1, len })),
+        run: Run::Own(|device, go_on| tasks(device, go_on, &SIZES.map(|len| Task::Relus { count: 1, len }))),
     },
     Workload {
         name: "binary_ops",
         about: "sums of two arrays of 256 to 4 Mi numbers",
-        run: |device, go_on| tasks(device, go_on, &SIZES.map(Task::Add)),
+        run: Run::Own(|device, go_on| tasks(device, go_on, &SIZES.map(Task::Add))),
     },
     Workload {
         name: "reduce_ops",
         about: "the sum of 256 to 4 Mi numbers",
-        run: |device, go_on| tasks(device, go_on, &SIZES.map(Task::Sum)),
+        run: Run::Own(|device, go_on| tasks(device, go_on, &SIZES.map(Task::Sum))),
     },
     Workload {
         name: "matmul",
         about: "products of square matrices, 256 and 512 rows",
-        run: |device, go_on| tasks(device, go_on, &[Task::Matmul(256), Task::Matmul(512)]),
+        run: Run::Own(|device, go_on| tasks(device, go_on, &[Task::Matmul(256), Task::Matmul(512)])),
     },
 ];
 

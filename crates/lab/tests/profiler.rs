@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use millrace::ProfileOptions;
 use millrace_lab::{
+    gpu,
     profiled::Workload,
     profiler::{Effort, group_names, run_groups},
+    tensor,
 };
 
 #[test]
@@ -21,6 +23,19 @@ fn every_workload_gives_a_profile_of_its_own_commands() {
         assert!(!profile.spans().is_empty() && profile.dropped() == 0, "{}", workload.name);
         assert_eq!(Workload::of(workload.name).unwrap().about, workload.about);
     }
+}
+
+#[test]
+fn every_group_of_operations_can_be_profiled() {
+    let groups = || gpu::group_names().into_iter().chain(tensor::group_names());
+    // One is done by the host alone, and one is about how many threads a device has. And a leak is no work.
+    let without = ["sparse_convert", "matmul_one_thread", "uploads_memory"];
+    let missing: Vec<_> = groups().filter(|name| Workload::of(name).is_none()).collect();
+    assert!(missing.iter().all(|name| without.contains(name)), "{missing:?}");
+    let mut names: Vec<_> = Workload::all().iter().map(|workload| workload.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), Workload::all().len(), "each name is one workload");
 }
 
 #[test]

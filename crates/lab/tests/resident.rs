@@ -4,12 +4,13 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use millrace::resident::{Handler, LaunchOptions, Message, Scope, WaitPolicy};
 use millrace_lab::{
     interactive,
     report::{Report, Row},
     resident::{
         self, Effort,
-        kernels::{CELLS, Command, Field, INJECT, READ, STEP, check_field, residential},
+        kernels::{CELLS, Command, Field, INJECT, READ, STEP, check_field, launched, residential},
     },
     throughput,
 };
@@ -55,11 +56,46 @@ fn every_group_of_resident_kernels_has_rows_with_targets_and_all_peers() {
     for peer in ["limit", "actix/task", "actix/thread", "ractor/task", "kameo/task", "tokio/task", "tokio/thread"] {
         assert!(trips.contains_key(peer), "{peer} in {:?}", trips.keys());
     }
-    let target = trips["millrace"].target.as_ref().unwrap();
-    assert!(target.contains("2 x limit") && target.contains("the fastest actor"), "{target}");
+    let crossing = trips["millrace-spin/other-thread"].target.as_ref().unwrap();
+    assert!(crossing.contains("2 x limit") && crossing.contains("the fastest actor"), "{crossing}");
+    let inline = trips["millrace/same-thread"].target.as_ref().unwrap();
+    assert!(!inline.contains("limit") && inline.contains("the fastest actor"), "{inline}");
     assert!(rows_of(&report, "serialization").contains_key("limit/write-2x1000"));
     let on_gpu = report.rows.iter().any(|row| row.device == "gpu");
     assert_eq!(on_gpu, residential().contains(&"gpu"), "the GPU has rows as soon as kernels can live there");
+}
+
+/// Counts the questions that were answered by the thread with this name.
+struct Whose(std::thread::ThreadId);
+
+#[derive(Clone, Copy, Message)]
+#[repr(C)]
+struct Count {
+    by_it: u32,
+}
+
+impl Handler for Whose {
+    type Message = Count;
+    type Reply = Count;
+    type State = Count;
+    fn state(&self) -> Count {
+        Count { by_it: 0 }
+    }
+    fn handle(&mut self, state: &mut Count, _: &Count, _: &mut Scope<'_, Count>) -> Count {
+        state.by_it += u32::from(std::thread::current().id() == self.0);
+        *state
+    }
+}
+
+#[test]
+fn questions_cross_a_thread_only_where_the_rows_say_so() {
+    let by_asker = |wait: WaitPolicy| {
+        let options = LaunchOptions::default().wait(wait);
+        let (_device, kernel) = launched("cpu", Whose(std::thread::current().id()), options).unwrap();
+        (0..20_000).map(|_| kernel.ask(Count { by_it: 0 }).unwrap().by_it).last().unwrap()
+    };
+    assert_eq!(by_asker(WaitPolicy::Spin), 0, "`other-thread` is one");
+    assert!(by_asker(WaitPolicy::Adaptive) > 0, "`same-thread` is the asker's");
 }
 
 #[test]

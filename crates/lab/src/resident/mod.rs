@@ -23,7 +23,7 @@ use std::{
 use millrace::{
     Runtime,
     cpu::CpuProvider,
-    resident::{self, Launch, LaunchOptions, Status},
+    resident::{self, Launch, LaunchOptions, Status, WaitPolicy},
 };
 
 use crate::{
@@ -136,6 +136,9 @@ fn groups(effort: &Effort, on: &[&'static str]) -> Vec<Group> {
     let mut contended = sides!(effort, queue_contended: Millrace, Crossbeam, Kanal, Std, TokioMpsc, MutexCondvar);
     contended.insert(1, side("millrace-resident", kernel_contended));
     let mut round_trips = per_device(round_trip);
+    if on.contains(&"cpu") {
+        round_trips.insert(1, side("millrace-spin", crossing));
+    }
     round_trips.extend(actors::sides(effort));
     let [kernel_round_trip, inject, query_state, startup] = WITH_KERNELS;
     let group = |name, about, sides, judge| Group::new(name, sides, judge).on(device_of).about(about);
@@ -267,11 +270,21 @@ fn kernel_contended(effort: &Effort) -> Result<Vec<Metric>> {
     Ok(vec![Metric::lower("", "ns", samples)])
 }
 
+/// A question after the other. On the CPU whoever asks runs so brief a handler itself, and nothing crosses a thread.
 fn round_trip(effort: &Effort, device: &'static str) -> Result<Vec<Metric>> {
-    let (_device, adder) = launched(device, Adder, LaunchOptions::default())?;
+    asked(effort, device, LaunchOptions::default(), if device == "cpu" { "same-thread" } else { "" })
+}
+
+/// The same with a kernel whose thread never sleeps, and which nobody else runs: there and back is from core to core.
+fn crossing(effort: &Effort) -> Result<Vec<Metric>> {
+    asked(effort, "cpu", LaunchOptions::default().wait(WaitPolicy::Spin), "other-thread")
+}
+
+fn asked(effort: &Effort, device: &str, options: LaunchOptions, case: &'static str) -> Result<Vec<Metric>> {
+    let (_device, adder) = launched(device, Adder, options)?;
     let mut ask = || check_sum(adder.ask(PAIR)?.value);
     warm_up(effort.turn / 2, &mut ask)?;
-    Ok(vec![Metric::lower("", "ns", each_timed(effort.turn, ask)?)])
+    Ok(vec![Metric::lower(case, "ns", each_timed(effort.turn, ask)?)])
 }
 
 /// What sending costs the sender; the kernel has to acknowledge everything before the next burst.

@@ -49,10 +49,14 @@ pub(super) fn queue(rows: &mut [Row]) {
 pub(super) fn round_trip(rows: &mut [Row]) {
     judge(rows, |rows, row, median| {
         let mut conditions = Conditions::default();
+        // An actor in the asker's own thread crosses none: it is a peer of questions that do not, either.
+        let inline = row.case() == "same-thread";
         if row.device == "cpu" {
-            conditions.at_most("p50", median, value_of(rows, "limit").map(|ns| 2.0 * ns), "2 x limit");
-            // An actor in the asker's own thread crosses none, and is no peer.
-            let is_actor = |row: &Row| !row.is_ours() && row.side() != "limit" && row.case() != "same-thread";
+            if !inline {
+                conditions.at_most("p50", median, value_of(rows, "limit").map(|ns| 2.0 * ns), "2 x limit");
+            }
+            let is_actor =
+                |row: &Row| !row.is_ours() && row.side() != "limit" && (inline || row.case() != "same-thread");
             if let Some((best, name)) = fastest(rows, is_actor) {
                 conditions.at_most("p50", median, Some(best), &format!("{name}, the fastest actor"));
             }

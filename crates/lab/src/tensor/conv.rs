@@ -147,6 +147,11 @@ pub(super) fn sides(effort: &Effort) -> Vec<Side> {
     sides
 }
 
+/// Our side on any device, with the small cases.
+pub(super) fn on(effort: &Effort, context: &Context) -> Result<()> {
+    cases(true).into_iter().try_for_each(|case| ours(effort, context, case).map(drop))
+}
+
 fn timed(effort: &Effort, case: Case, mut run: impl FnMut() -> Result<()>) -> Result<Metric> {
     warm_up(effort.turn / 4, &mut run)?;
     let times = batch_timed(effort.turn, 1, run)?;

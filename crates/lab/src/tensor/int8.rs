@@ -43,6 +43,12 @@ pub(super) fn sides(effort: &Effort) -> Vec<Side> {
     ]
 }
 
+/// Our side on any device, with small sizes.
+pub(super) fn on(effort: &Effort, context: &Context) -> Result<()> {
+    [64, 256].into_iter().try_for_each(|n| eight_bits(effort, context, &Product::square(n)).map(drop))?;
+    conversions(effort, context).map(drop)
+}
+
 /// A product of activations with zero points and weights with a scale per column, as inference has it. The weights stay as
 /// they are from one product to the next, and the activations are quantized already.
 fn eight_bits(effort: &Effort, context: &Context, product: &Product) -> Result<Metric> {

@@ -3,6 +3,7 @@
 
 mod about;
 mod conv;
+mod elementwise;
 mod fourier;
 mod int8;
 mod limits;
@@ -10,10 +11,11 @@ mod products;
 mod recurrent;
 mod sparse;
 mod targets;
+mod work;
 
 use std::{hint::black_box, sync::Arc};
 
-use millrace::{Runtime, cpu::CpuThreads, tensor::Tensor};
+use millrace::{Runtime, cpu::CpuThreads};
 
 pub use crate::gpu::Effort;
 use crate::{
@@ -21,11 +23,13 @@ use crate::{
     commands::Progress,
     gpu::{Context, numbers},
     groups::{self, Group},
-    measure::{Metric, Side, batch_timed, each_timed, warm_up},
+    measure::{Metric, Side, batch_timed, warm_up},
     report::Report,
 };
 pub(crate) use about::about;
+use elementwise::{BINARY, FUNCTIONS, FUNCTIONS_OVER, REDUCE, UNARY, elementwise};
 use products::{Library, Product};
+pub(crate) use work::WORK;
 
 /// Measures all groups that `wanted` says yes to, the sides in turns, and sets the targets.
 ///
@@ -147,67 +151,30 @@ fn product_timed(effort: &Effort, product: &Product, mut run: impl FnMut() -> Re
     Ok(Metric::higher(product.to_string(), "GFLOP/s", times.into_iter().map(|ns| product.flops() / ns).collect()))
 }
 
-/// Operations over large arrays, by name, with the arrays that each reads and writes.
-type Operations = &'static [(&'static str, fn(&Tensor, &Tensor) -> Result<Tensor>, usize)];
-
-const UNARY: Operations =
-    &[("relu", |x, _| Ok(x.relu()?), 2), ("neg", |x, _| Ok(x.neg()?), 2), ("sqrt", |x, _| Ok(x.sqrt()?), 2)];
-
-/// Functions that take many instructions, over an array that is in the caches.
-const FUNCTIONS: Operations =
-    &[("exp", |x, _| Ok(x.exp()?), 2), ("tanh", |x, _| Ok(x.tanh()?), 2), ("sigmoid", |x, _| Ok(x.sigmoid()?), 2)];
-const FUNCTIONS_OVER: usize = 1 << 20;
-
-const BINARY: Operations = &[("add", |x, y| Ok(x.add(y)?), 3), ("mul", |x, y| Ok(x.mul(y)?), 3)];
-
-const REDUCE: Operations = &[("sum", |x, _| Ok(x.sum(&[0])?), 1), ("max", |x, _| Ok(x.max(&[0])?), 1)];
-
-fn elementwise(effort: &Effort, elements: usize, operations: Operations) -> Side {
-    let effort = effort.clone();
-    Side::new("millrace", move || {
-        let context = context(millrace::cpu::CpuInfo::get().cores)?;
-        let tensors = context.tensors();
-        let x = tensors.from_slice(&numbers(elements, 1), &[elements])?;
-        let y = tensors.from_slice(&numbers(elements, 2), &[elements])?;
-        let mut metrics = Vec::new();
-        for (name, operation, arrays) in operations {
-            let mut result = None;
-            let mut run = || {
-                result = None; // back to the pool
-                result = Some(operation(&x, &y)?);
-                Ok(tensors.synchronize()?)
-            };
-            warm_up(effort.turn / 4, &mut run)?;
-            let times = each_timed(effort.turn, run)?;
-            let bytes = (4 * elements * arrays) as f64;
-            metrics.push(Metric::higher(*name, "GB/s", times.into_iter().map(|ns| bytes / ns).collect()));
-            let first = result.map(|result| result.flatten()?.slice(0, 0..1)?.to_vec::<f32>()).transpose()?;
-            black_box(first.ok_or_else(|| Error::Wrong(format!("{name} was not run")))?);
-        }
-        context.finish()?;
-        Ok(metrics)
-    })
-}
-
 /// One operation on 256 floats, from the call until the result is there.
 fn small_op(effort: &Effort) -> Side {
     let effort = effort.clone();
     Side::new("millrace", move || {
         let context = context(millrace::cpu::CpuInfo::get().cores)?;
-        let x = context.tensors().from_slice(&numbers(256, 1), &[256])?;
-        let mut to_vec = || {
-            let y = black_box(x.relu()?.to_vec::<f32>()?);
-            if y.len() == 256 { Ok(()) } else { Err(Error::Wrong(format!("{} elements", y.len()))) }
-        };
-        let mut synchronize = || {
-            let _y = black_box(x.relu()?);
-            Ok(context.tensors().synchronize()?)
-        };
-        warm_up(effort.turn / 4, &mut to_vec)?;
-        let vec = batch_timed(effort.turn, 50, to_vec)?;
-        warm_up(effort.turn / 4, &mut synchronize)?;
-        let waited = batch_timed(effort.turn, 50, synchronize)?;
+        let metrics = our_small_op(&effort, &context)?;
         context.finish()?;
-        Ok(vec![Metric::lower("relu-256-to_vec", "ns", vec), Metric::lower("relu-256-synchronize", "ns", waited)])
+        Ok(metrics)
     })
+}
+
+fn our_small_op(effort: &Effort, context: &Context) -> Result<Vec<Metric>> {
+    let x = context.tensors().from_slice(&numbers(256, 1), &[256])?;
+    let mut to_vec = || {
+        let y = black_box(x.relu()?.to_vec::<f32>()?);
+        if y.len() == 256 { Ok(()) } else { Err(Error::Wrong(format!("{} elements", y.len()))) }
+    };
+    let mut synchronize = || {
+        let _y = black_box(x.relu()?);
+        Ok(context.tensors().synchronize()?)
+    };
+    warm_up(effort.turn / 4, &mut to_vec)?;
+    let vec = batch_timed(effort.turn, 50, to_vec)?;
+    warm_up(effort.turn / 4, &mut synchronize)?;
+    let waited = batch_timed(effort.turn, 50, synchronize)?;
+    Ok(vec![Metric::lower("relu-256-to_vec", "ns", vec), Metric::lower("relu-256-synchronize", "ns", waited)])
 }

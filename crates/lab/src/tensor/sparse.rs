@@ -13,7 +13,7 @@ use sprs::{CsMatI, TriMatI, prod::mul_acc_mat_vec_csr};
 use super::{Effort, context};
 use crate::{
     Error, Result,
-    gpu::numbers,
+    gpu::{Context, numbers},
     measure::{Metric, Side, each_timed, warm_up},
 };
 
@@ -122,6 +122,12 @@ pub(super) fn products(effort: &Effort, n: usize) -> Vec<Side> {
 
 fn ours(effort: &Effort, case: &str, matrix: &Csr, x: &[f32]) -> Result<(Metric, Vec<f32>)> {
     let context = context(millrace::cpu::CpuInfo::get().cores)?;
+    let measured = ours_on(&context, effort, case, matrix, x)?;
+    context.finish()?;
+    Ok(measured)
+}
+
+fn ours_on(context: &Context, effort: &Effort, case: &str, matrix: &Csr, x: &[f32]) -> Result<(Metric, Vec<f32>)> {
     let tensors = context.tensors();
     let (on_device, x) = (tensors.sparse(matrix.clone())?, tensors.from_slice(x, &[x.len()])?);
     let mut y = None;
@@ -131,9 +137,16 @@ fn ours(effort: &Effort, case: &str, matrix: &Csr, x: &[f32]) -> Result<(Metric,
         Ok(tensors.synchronize()?)
     })?;
     let y = y.take().map(|y| y.to_vec::<f32>()).transpose()?.unwrap_or_default();
-    drop((on_device, x));
-    context.finish()?;
     Ok((metric, y))
+}
+
+/// Our products on any device.
+pub(super) fn products_on(effort: &Effort, context: &Context, n: usize) -> Result<()> {
+    SPREADS.into_iter().try_for_each(|spread| {
+        let (matrix, x) = spread.operands(n)?;
+        let (_, y) = ours_on(context, effort, &spread.to_string(), &matrix, &x)?;
+        check(&matrix, &x, &y)
+    })
 }
 
 fn sprs_product(effort: &Effort, case: &str, matrix: &Csr, x: &[f32]) -> Result<(Metric, Vec<f32>)> {

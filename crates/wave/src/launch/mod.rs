@@ -209,8 +209,10 @@ impl Engine for PerStep {
     }
 
     fn load(&mut self, state: &State) -> Result<()> {
+        // Both, before anything is written.
+        self.room.check_length(state.now.len())?;
+        self.room.check_length(state.before.len())?;
         for (field, pressures) in [(&self.now, &state.now), (&self.before, &state.before)] {
-            self.room.check_length(pressures.len())?;
             let wide = self.layout.widen_open(pressures, &self.known_kinds);
             self.stream.run(field.write(0, bytemuck::cast_slice(&wide).to_vec()))?;
         }
