@@ -126,7 +126,7 @@ pub(crate) fn fold<F: Fold>(x: &[F::X], acc: F::Acc) -> F::Acc {
 
 /// All lanes as one.
 #[inline(always)]
-pub(crate) fn joined<T: Copy, const LANES: usize>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
+fn joined<T: Copy>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
     let mut half = LANES / 2;
     while half > 0 {
         let (low, high) = lanes.split_at_mut(half);

@@ -1,23 +1,22 @@
 //! Products with a vector on the left, on the CPU. The order in which products are added up depends on the sizes alone, not
 //! on how many threads there are.
 
+#![allow(clippy::needless_range_loop, reason = "loops over registers, which have to be unrolled")]
+
 use millrace_core::{CpuKernel, Launched, Threads};
 use pulp::{Arch, Simd, WithSimd};
 
 use super::{super::small::Small, Dots};
 use crate::{
     cpu::{BLOCK, PIECE, Target, pieces, scratch::Scratch, source::gather, worth_threads},
-    ops::reduce::cpu::joined,
     simd::arch,
 };
 
 /// Nanoseconds per multiplication and addition on one thread, roughly: memory is what is waited for.
 const COST: f64 = 0.1;
-/// Products that are added up side by side: four of the widest registers.
-const LANES: usize = 64;
-/// Rows of them at a time.
-const ROWS: usize = 4;
-/// Products per lane before lanes are taken into sums that are more precise.
+/// Registers whose sums do not wait for each other.
+const REGISTERS: usize = 4;
+/// Products per lane before lanes are taken into a sum that is more precise.
 const DEPTH: usize = 64;
 /// Columns from which on threads share them; of fewer they share the common axis,
 const WIDE: usize = 1024;
@@ -52,24 +51,19 @@ fn run(launch: &mut Launched<'_>, scratch: &Scratch) {
             out.chunks_mut(n).enumerate().for_each(|(matrix, out)| one(matrix, out, threads));
         };
     }
-    let part = |output: usize, piece: usize| {
-        let (a, b) = (params.left(a, output / n), params.right(b, output / n, output % n));
-        let start = piece * PIECE;
-        arch.dispatch(Part { a, b, start, end: k.min(start + PIECE) })
-    };
     let parts = k.div_ceil(PIECE);
     // Few elements of many products: the threads share each.
     if parallel && out.len() < 4 * threads.count() && parts >= 2 {
         let mut sums = vec![0.0; out.len() * parts];
-        pieces(threads, true, &mut sums, 1, |at, sum| sum[0] = part(at / parts, at % parts));
+        pieces(threads, true, &mut sums, 1, |at, sum| {
+            sum[0] = arch.dispatch(Part { of: Whole { params: &params, a, b }, output: at / parts, part: at % parts });
+        });
         let whole = sums.chunks_exact(parts).map(|sums| sums.iter().sum::<f64>() as f32);
         return out.iter_mut().zip(whole).for_each(|(out, sum)| *out = sum);
     }
-    let per_piece = (PIECE / k.max(1)).max(1);
+    let per_piece = (PIECE / k).max(1);
     pieces(threads, parallel, out, per_piece, |piece, out| {
-        for (i, out) in out.iter_mut().enumerate() {
-            *out = (0..parts).map(|part_of| part(piece * per_piece + i, part_of)).sum::<f64>() as f32;
-        }
+        arch.dispatch(Elements { of: Whole { params: &params, a, b }, first: piece * per_piece, out });
     });
 }
 
@@ -117,62 +111,111 @@ impl Dots {
     }
 }
 
-/// A part of a dot product.
+/// All of a product.
+#[derive(Clone, Copy)]
+struct Whole<'a> {
+    params: &'a Dots,
+    a: &'a [f32],
+    b: &'a [f32],
+}
+
+impl Whole<'_> {
+    /// A part of an element, of [`PIECE`] products.
+    #[inline(always)]
+    fn part<S: Simd>(&self, simd: S, output: usize, part: usize) -> f64 {
+        let (n, k, start) = (self.params.n as usize, self.params.k as usize, part * PIECE);
+        let (matrix, column) = (output / n, output % n);
+        let (a, b) = (self.params.left(self.a, matrix), self.params.right(self.b, matrix, column));
+        between(simd, a, b, start, k.min(start + PIECE))
+    }
+}
+
 struct Part<'a> {
-    a: Line<'a>,
-    b: Line<'a>,
-    start: usize,
-    end: usize,
+    of: Whole<'a>,
+    output: usize,
+    part: usize,
 }
 
 impl WithSimd for Part<'_> {
     type Output = f64;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> f64 {
-        let Self { a, b, start, end } = self;
-        if a.step == 1 && b.step == 1 {
-            return dot(&a.from[start..end], &b.from[start..end]);
+    fn with_simd<S: Simd>(self, simd: S) -> f64 {
+        self.of.part(simd, self.output, self.part)
+    }
+}
+
+/// Some elements, from `first` on.
+struct Elements<'a> {
+    of: Whole<'a>,
+    first: usize,
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Elements<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { of, first, out } = self;
+        let parts = (of.params.k as usize).div_ceil(PIECE);
+        for (i, out) in out.iter_mut().enumerate() {
+            let mut sum = 0.0;
+            for part in 0..parts {
+                sum += of.part(simd, first + i, part);
+            }
+            *out = sum as f32;
         }
-        let mut rooms = [[0.0; BLOCK]; 2];
-        let [left, right] = &mut rooms;
-        let starts = (start..end).step_by(BLOCK);
-        starts
-            .map(|at| (at, end.min(at + BLOCK)))
-            .fold(0.0, |sum, (at, end)| sum + dot(a.block(at, end, left), b.block(at, end, right)))
     }
 }
 
-/// The sum of the products of elements that lie in order.
+/// The sum of the products from `start` to `end`.
 #[inline(always)]
-fn dot(a: &[f32], b: &[f32]) -> f64 {
-    if a.len() <= LANES * DEPTH {
-        return f64::from(joined(lanes(a, b), |a, b| a + b));
+fn between<S: Simd>(simd: S, a: Line<'_>, b: Line<'_>, start: usize, end: usize) -> f64 {
+    if a.step == 1 && b.step == 1 {
+        return dot(simd, &a.from[start..end], &b.from[start..end]);
     }
-    let mut sums = [0.0; LANES];
-    for (a, b) in a.chunks(LANES * DEPTH).zip(b.chunks(LANES * DEPTH)) {
-        sums.iter_mut().zip(lanes(a, b)).for_each(|(sum, lane)| *sum += f64::from(lane));
+    let mut rooms = [[0.0; BLOCK]; 2];
+    let [left, right] = &mut rooms;
+    let mut sum = 0.0;
+    for at in (start..end).step_by(BLOCK) {
+        let end = end.min(at + BLOCK);
+        sum += dot(simd, a.block(at, end, left), b.block(at, end, right));
     }
-    joined(sums, |a, b| a + b)
+    sum
 }
 
-/// The sums of every lane of a block.
+/// The sum of the products of elements that lie in order. All of these are loops, not adaptors: what an adaptor calls need not
+/// be compiled for the instructions at hand.
 #[inline(always)]
-fn lanes(a: &[f32], b: &[f32]) -> [f32; LANES] {
-    let mut lanes = [0.0; LANES];
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    let ((a, a_single), (b, b_single)) = (a.as_chunks::<ROWS>(), b.as_chunks::<ROWS>());
-    // Several rows at a time: what a lane waits for goes through memory, and only once for all of them.
+fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f64 {
+    let most = REGISTERS * S::F32_LANES * DEPTH;
+    let mut sum = 0.0;
+    for (a, b) in a.chunks(most).zip(b.chunks(most)) {
+        sum += f64::from(block(simd, a, b));
+    }
+    sum
+}
+
+/// The same of so few that an `f32` holds the sum.
+#[inline(always)]
+fn block<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
+    let ((a, a_rest), (b, b_rest)) = (S::as_simd_f32s(a), S::as_simd_f32s(b));
+    let ((a, a_single), (b, b_single)) = (a.as_chunks::<REGISTERS>(), b.as_chunks::<REGISTERS>());
+    let mut sums = [simd.splat_f32s(0.0); REGISTERS];
     for (a, b) in a.iter().zip(b) {
-        for (i, lane) in lanes.iter_mut().enumerate() {
-            *lane = (0..ROWS).fold(*lane, |lane, row| lane + a[row][i] * b[row][i]);
+        for i in 0..REGISTERS {
+            sums[i] = simd.mul_add_e_f32s(a[i], b[i], sums[i]);
         }
     }
-    for (a, b) in a_single.iter().zip(b_single) {
-        lanes.iter_mut().zip(a.iter().zip(b)).for_each(|(lane, (a, b))| *lane += a * b);
+    let [mut even, mut odd, third, fourth] = sums;
+    for (&a, &b) in a_single.iter().zip(b_single) {
+        even = simd.mul_add_e_f32s(a, b, even);
     }
-    lanes.iter_mut().zip(a_rest.iter().zip(b_rest)).for_each(|(lane, (a, b))| *lane += a * b);
-    lanes
+    if !a_rest.is_empty() {
+        odd = simd.mul_add_e_f32s(simd.partial_load_f32s(a_rest), simd.partial_load_f32s(b_rest), odd);
+    }
+    simd.reduce_sum_f32s(simd.add_f32s(simd.add_f32s(even, odd), simd.add_f32s(third, fourth)))
 }
 
 /// A row times a matrix whose rows lie in order.
@@ -238,6 +281,22 @@ mod tests {
     use super::*;
     use crate::simd::arch_of;
 
+    struct Between<'a> {
+        a: Line<'a>,
+        b: Line<'a>,
+        start: usize,
+        end: usize,
+    }
+
+    impl WithSimd for Between<'_> {
+        type Output = f64;
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) -> f64 {
+            between(simd, self.a, self.b, self.start, self.end)
+        }
+    }
+
     #[test]
     fn dot_products_are_exact_with_every_width_of_vectors_and_wherever_their_elements_are() {
         let number = |i: usize| ((i * 37 + 11) % 64) as f32 - 31.0; // sums of their products are exact
@@ -247,7 +306,7 @@ mod tests {
                 let (a, b): (Vec<f32>, Vec<f32>) = (0..3 * len).map(|i| (number(i), number(i + 5))).unzip();
                 let line = |from, step| Line { from, step };
                 let (start, end) = (len / 5, len);
-                let got = arch.dispatch(Part { a: line(&a, steps.0), b: line(&b, steps.1), start, end });
+                let got = arch.dispatch(Between { a: line(&a, steps.0), b: line(&b, steps.1), start, end });
                 let want: f32 = (start..end).map(|i| a[i * steps.0] * b[i * steps.1]).sum();
                 assert_eq!(got, f64::from(want), "{start}..{end} with steps {steps:?}");
             }
