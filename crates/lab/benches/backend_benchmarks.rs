@@ -10,11 +10,18 @@
 
 mod numeric;
 
-use std::{hint::black_box, time::Duration};
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use faer::{
+    Accum, MatMut, MatRef, Par,
+    sparse::{SparseColMatRef, SymbolicSparseColMatRef, linalg::matmul::dense_sparse_matmul},
+};
 use millrace::{
-    Access, CpuKernel, KernelSpec,
+    Access, CpuKernel, KernelSpec, Profile, ProfileOptions,
     tensor::{
         Complex32, Norm, Tensor, Tensors,
         quant::{Calibration, Parameters, Scheme},
@@ -24,6 +31,7 @@ use millrace::{
     },
 };
 use millrace_fourier::FftDirection;
+use sprs::prod::mul_acc_mat_vec_csr;
 
 use numeric::{FINE, cpu, group, op};
 
@@ -275,20 +283,34 @@ fn sparse(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new("coo-to-csr/millrace", rows), |bencher| {
             bencher.iter_with_setup(|| coo.clone(), Csr::from);
         });
-        let numbers = |of: &[u32]| of.iter().map(|&n| n as usize).collect::<Vec<_>>();
-        let triplets = sprs::TriMat::from_triplets((rows, rows), numbers(&down), numbers(&across), values);
+        // Indices as wide as ours.
+        let triplets: sprs::TriMatI<f32, u32> = sprs::TriMatI::from_triplets((rows, rows), down, across, values);
         group.bench_function(BenchmarkId::new("coo-to-csr/sprs", rows), |bencher| {
-            bencher.iter(|| black_box(&triplets).to_csr::<usize>());
+            bencher.iter(|| black_box(&triplets).to_csr::<u32>());
         });
         for (name, tensors) in places() {
             let matrix = tensors.sparse(csr.clone()).expect(FINE);
             let x = tensors.rand(&[rows], 1).expect(FINE);
             op(&mut group, BenchmarkId::new(format!("spmv/{name}"), rows), nnz.clone(), &tensors, || matrix.matvec(&x));
         }
-        let matrix = triplets.to_csr::<usize>();
-        let x = ndarray::Array1::from_elem(rows, 0.5f32);
+        let matrix: sprs::CsMatI<f32, u32> = triplets.to_csr();
+        let x = vec![0.5f32; rows];
+        let mut y = vec![0f32; rows];
         group.bench_function(BenchmarkId::new("spmv/sprs", rows), |bencher| {
-            bencher.iter(|| black_box(&matrix) * black_box(&x))
+            bencher.iter(|| {
+                y.fill(0.0); // it adds
+                mul_acc_mat_vec_csr(matrix.view(), &x[..], black_box(&mut y[..]));
+            })
+        });
+        // Rows read as columns are the transposed matrix, and a row of numbers times that is what we want.
+        let symbolic = SymbolicSparseColMatRef::new_checked(rows, rows, csr.pointers(), None, csr.indices());
+        let transposed = SparseColMatRef::new(symbolic, csr.values());
+        group.bench_function(BenchmarkId::new("spmv/faer", rows), |bencher| {
+            bencher.iter(|| {
+                let to = MatMut::from_row_major_slice_mut(black_box(&mut y[..]), 1, rows);
+                let x = MatRef::from_row_major_slice(&x, 1, rows);
+                dense_sparse_matmul(to, Accum::Replace, x, transposed, 1.0, Par::rayon(0));
+            })
         });
     }
     group.finish();
@@ -298,21 +320,29 @@ fn profiler(c: &mut Criterion) {
     let mut group = group(c, "profiler", "below 100 ns per event at any number of events; nothing when off");
     let device = cpu();
     let (stream, buffer) = (device.stream().expect(FINE), device.allocate(64).expect(FINE));
-    let mut commands = |name: &str| {
-        for count in [100u64, 10_000] {
-            group.throughput(Throughput::Elements(count));
-            group.bench_function(BenchmarkId::new(name, count), |bencher| {
-                bencher.iter(|| {
-                    (0..count).for_each(|_| stream.enqueue(buffer.fill(.., 1)).expect(FINE));
-                    stream.synchronize().expect(FINE);
-                });
-            });
-        }
+    let commands = |count: u64| {
+        let start = Instant::now();
+        (0..count).for_each(|_| stream.enqueue(buffer.fill(.., 1)).expect(FINE));
+        stream.synchronize().expect(FINE);
+        start.elapsed()
     };
-    commands("commands/off");
-    let on = device.profile(&millrace::ProfileOptions::default()).expect(FINE);
-    commands("commands/on");
-    let profile = on.stop();
+    // A profile of its own for each, so that every event is kept.
+    let profiled = |count: u64| -> (Duration, Profile) {
+        let profiler = device.profile(&ProfileOptions::default().events(2 * count as usize)).expect(FINE);
+        let (time, profile) = (commands(count), profiler.stop());
+        assert!(profile.dropped() == 0 && profile.spans().len() as u64 >= count, "what is timed is recorded");
+        (time, profile)
+    };
+    for count in [100, 10_000] {
+        group.throughput(Throughput::Elements(count));
+        group.bench_function(BenchmarkId::new("commands/off", count), |bencher| {
+            bencher.iter_custom(|iters| (0..iters).map(|_| commands(count)).sum());
+        });
+        group.bench_function(BenchmarkId::new("commands/on", count), |bencher| {
+            bencher.iter_custom(|iters| (0..iters).map(|_| profiled(count).0).sum());
+        });
+    }
+    let (_, profile) = profiled(10_000);
     group.bench_function("summary", |bencher| bencher.iter(|| black_box(&profile).summary()));
     group.finish();
 }

@@ -19,7 +19,7 @@ use criterion::{BenchmarkGroup, Criterion, criterion_group, criterion_main, meas
 use millrace::{
     Runtime,
     cpu::CpuProvider,
-    resident::{Archive, Launch, LaunchOptions, Status, rkyv},
+    resident::{Archive, Launch, LaunchOptions, Message as _, Status, WaitPolicy, rkyv},
 };
 use millrace_lab::{
     Message,
@@ -29,7 +29,8 @@ use millrace_lab::{
         actors::{PEERS, Pace},
         archives::{Archives, BURST, FLOATS, Plain, VectorAdd, accessed, checked},
         kernels::{
-            Adder, Command, INJECT, PAIR, PATIENCE, Taker, check_sum, launched, residential, side_on, until_handled,
+            Adder, Command, INJECT, PAIR, PATIENCE, Pair, Taker, check_sum, launched, residential, side_on,
+            until_handled,
         },
     },
     workloads::{Alone, CAPACITY, contend},
@@ -147,6 +148,22 @@ fn serialization(c: &mut Criterion) {
             b.copy_from_slice(black_box(&message.b));
         },
     );
+    let bytes = PAIR.as_bytes();
+    suite.repeat(
+        "deserialize_small",
+        || (),
+        |()| {
+            let pair = Pair::from_bytes(black_box(bytes)).expect(FINE);
+            black_box(pair.a + pair.b);
+        },
+    );
+    let small = || Archive::new(&VectorAdd::of(1)).expect(FINE);
+    suite.repeat("rkyv_deserialize_small", small, |archive| {
+        black_box(checked(black_box(&*archive).bytes()).expect(FINE));
+    });
+    suite.repeat("rkyv_zero_copy_access_small", small, |archive| {
+        black_box(accessed(black_box(&*archive)));
+    });
     let archive = || Archive::new(&VectorAdd::of(FLOATS)).expect(FINE);
     suite.repeat("rkyv_deserialize_1k", archive, |archive| {
         black_box(checked(black_box(&*archive).bytes()).expect(FINE));
@@ -154,7 +171,14 @@ fn serialization(c: &mut Criterion) {
     suite.repeat("rkyv_zero_copy_access", archive, |archive| {
         black_box(accessed(black_box(&*archive)));
     });
-    suite.finish(&[("serialize_small", 30.0), ("rkyv_deserialize_1k", 30.0), ("rkyv_zero_copy_access", 2.0)]);
+    suite.finish(&[
+        ("serialize_small", 30.0),
+        ("deserialize_small", 30.0),
+        ("rkyv_deserialize_small", 30.0),
+        ("rkyv_zero_copy_access_small", 2.0),
+        ("rkyv_deserialize_1k", 30.0),
+        ("rkyv_zero_copy_access", 2.0),
+    ]);
 }
 
 fn allocation(c: &mut Criterion) {
@@ -220,6 +244,12 @@ fn round_trip(c: &mut Criterion) {
             |(_, adder)| check_sum(adder.ask(PAIR).expect(FINE).value).expect(FINE),
         );
     }
+    // Above, whoever asks runs the handler itself; here every question goes to another thread.
+    suite.repeat(
+        "round_trip_latency-spin",
+        || launched("cpu", Adder, LaunchOptions::default().wait(WaitPolicy::Spin)).expect(FINE),
+        |(_, adder)| check_sum(adder.ask(PAIR).expect(FINE).value).expect(FINE),
+    );
     for (name, peer) in PEERS {
         let askers: &[&'static str] = if name == "limit" { &[""] } else { &["task", "thread"] };
         for asker in askers {
@@ -231,7 +261,7 @@ fn round_trip(c: &mut Criterion) {
             suite.bench(id, || (), run);
         }
     }
-    suite.finish(&[("round_trip_latency", 500e3), ("round_trip_latency-gpu", 1e3)]);
+    suite.finish(&[("round_trip_latency", 500e3), ("round_trip_latency-spin", 500e3), ("round_trip_latency-gpu", 1e3)]);
 }
 
 fn inject_and_query(c: &mut Criterion) {

@@ -11,6 +11,9 @@ pub(crate) fn about(group: &str) -> &'static str {
         "binary" => "Two arrays in, one out; the limit is a parallel copy.",
         "reduce" => "One array to one number; the limit is a parallel read.",
         "small_op" => "One operation on 256 floats, from the call until the result is there.",
+        "simd" => {
+            "The same code with the widest vectors and as it is compiled for any processor, in the caches, on one thread."
+        }
         "sparse_convert" => "A sparse matrix from coordinates to rows.",
         "sparse_product" => "A sparse matrix times a vector: banded, random and uneven rows.",
         "fft" => {

@@ -52,7 +52,7 @@ pub(super) struct Operation {
     expected: Expected,
 }
 
-const fn each(
+pub(super) const fn each(
     name: &'static str,
     run: fn(&Tensor, &Tensor) -> Result<Tensor>,
     arrays: usize,
@@ -61,7 +61,7 @@ const fn each(
     Operation { name, run, arrays, expected: Expected::Each(of) }
 }
 
-const fn one(
+pub(super) const fn one(
     name: &'static str,
     run: fn(&Tensor, &Tensor) -> Result<Tensor>,
     of: fn(f64, f64) -> f64,
