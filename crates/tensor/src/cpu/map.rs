@@ -218,7 +218,8 @@ mod tests {
         let at = |n: usize| ((n * 37 + 11) % 64) as f32 - 20.0;
         let (a, b): (Vec<f32>, Vec<f32>) = (0..4 * LARGEST).map(|n| (at(n), at(n + 9))).unzip();
         let (mut shape, mut strides) = ([0; WALKED], [0; WALKED]);
-        (shape[..2].copy_from_slice(&[LARGEST as u32 / 7 + 1, 7]), strides[..2].copy_from_slice(&[20, 2]));
+        shape[..2].copy_from_slice(&[LARGEST as u32 / 7 + 1, 7]);
+        strides[..2].copy_from_slice(&[20, 2]);
         let strided = Source::Strided { elements: &a, rank: 2, shape, strides, offset: 5 };
         let strided_at = |i: usize| a[5 + i / 7 * 20 + i % 7 * 2];
         type Wanted<'a> = &'a dyn Fn(usize) -> [f32; 2];
