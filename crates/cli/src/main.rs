@@ -189,9 +189,6 @@ fn main() -> ExitCode {
     }) {
         eprintln!("warning: Ctrl-C will not be announced: {error}");
     }
-    millrace_lab::tensor::simd::processes(|| {
-        std::process::Command::new(std::env::current_exe().unwrap_or_else(|_| "millrace".into()))
-    });
     let result = match Arguments::parse().command {
         None => tour::tour(),
         Some(Task::Devices { json }) => devices::devices(json),

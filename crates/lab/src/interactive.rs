@@ -368,8 +368,8 @@ fn operations(effort: &Effort, way: &mut impl Way) -> Result<Vec<Metric>> {
     Ok(vec![Metric::higher("", "ops", frames)])
 }
 
-/// How many times better we are than every other way on the same device, for every case that both have.
-pub(crate) fn factors(rows: &[Row]) -> Vec<Row> {
+/// How many times better than every kind of launch a kernel that stays is, for every case that both have.
+fn factors(rows: &[Row]) -> Vec<Row> {
     let against = |ours: &Row, peer: &Row| {
         let ratio = peer.p50? / ours.p50?;
         let factor = if ours.better == Better::Lower { ratio } else { 1.0 / ratio };

@@ -12,7 +12,7 @@ pub(crate) fn about(group: &str) -> &'static str {
         "reduce" => "One array to one number; the limit is a parallel read.",
         "small_op" => "One operation on 256 floats, from the call until the result is there.",
         "simd" => {
-            "The same code with the widest vectors and as it is compiled for any processor, in the caches, on one thread."
+            "Operations on arrays in the nearest cache, on one thread, less what any operation takes, next to one element at a time."
         }
         "sparse_convert" => "A sparse matrix from coordinates to rows.",
         "sparse_product" => "A sparse matrix times a vector: banded, random and uneven rows.",

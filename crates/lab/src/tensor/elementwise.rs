@@ -52,7 +52,7 @@ pub(super) struct Operation {
     expected: Expected,
 }
 
-pub(super) const fn each(
+const fn each(
     name: &'static str,
     run: fn(&Tensor, &Tensor) -> Result<Tensor>,
     arrays: usize,
@@ -61,11 +61,7 @@ pub(super) const fn each(
     Operation { name, run, arrays, expected: Expected::Each(of) }
 }
 
-pub(super) const fn one(
-    name: &'static str,
-    run: fn(&Tensor, &Tensor) -> Result<Tensor>,
-    of: fn(f64, f64) -> f64,
-) -> Operation {
+const fn one(name: &'static str, run: fn(&Tensor, &Tensor) -> Result<Tensor>, of: fn(f64, f64) -> f64) -> Operation {
     Operation { name, run, arrays: 1, expected: Expected::One(of) }
 }
 
@@ -90,6 +86,7 @@ pub(super) const BINARY: Operations =
 
 pub(super) const REDUCE: Operations =
     &[one("sum", |x, _| Ok(x.sum(&[0])?), |sum, x| sum + x), one("max", |x, _| Ok(x.max(&[0])?), f64::max)];
+
 /// Every operation with our tensors, in gigabytes that it has to move in a second.
 pub(super) fn elementwise(effort: &Effort, elements: usize, operations: Operations) -> Side {
     let effort = effort.clone();

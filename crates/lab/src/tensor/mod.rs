@@ -9,7 +9,7 @@ mod int8;
 mod limits;
 mod products;
 mod recurrent;
-pub mod simd;
+mod simd;
 mod sparse;
 mod targets;
 mod work;
@@ -24,7 +24,6 @@ use crate::{
     commands::Progress,
     gpu::{Context, numbers},
     groups::{self, Group},
-    interactive::factors,
     measure::{Metric, Side, batch_timed, warm_up},
     report::Report,
 };
@@ -85,7 +84,7 @@ pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
         )
         .in_rounds(times),
         group("small_op", vec![small_op(effort)], targets::small_op),
-        group(simd::GROUP, simd::sides(effort), simd::target).with(factors),
+        group("simd", simd::sides(effort), simd::target).with(simd::factors),
         group("sparse_convert", sparse::conversions(effort), targets::sparse_convert),
         group("sparse_product", sparse_products, targets::sparse_product),
         group("fft", fourier::sides(effort), targets::fft),
