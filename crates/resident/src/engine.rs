@@ -68,8 +68,8 @@ pub(crate) trait Recovery: Send + Sync {
     /// Launches the kernel anew, with the links that it had and what it is to be sent again. It handles what was handled
     /// before, and then waits to be activated.
     fn relaunch(&self, device: &Device, plan: &Plan<'_>, again: Again<'_>) -> Result<Launched>;
-    /// How far the lost one got in its rings, answers included.
-    fn reached(&self) -> Positions;
+    /// How far the lost one got in its rings, answers included; why it cannot come back, if nothing is left of it.
+    fn reached(&self) -> Result<Positions>;
     /// The kernel that was launched failed before it had handled all that had been handled before.
     fn take_back(&self, failed: &Port, reached: Positions);
 }
@@ -172,11 +172,7 @@ impl Recovery for Fallen {
         }
         let found = port(device, plan)?;
         let Some(lost) = self.port.upgrade() else { return Err(Error::NoPayload) };
-        let Some(Remains { mut behaviour, .. }) = lock(&lost.remains).take() else {
-            let text =
-                "its handler was not kept: it was told to end before it failed, or did not come back from an attempt";
-            return Err(Error::Invalid(text.into()));
-        };
+        let Some(Remains { mut behaviour, .. }) = lock(&lost.remains).take() else { return Err(not_kept()) };
         let restarted = catch_unwind(AssertUnwindSafe(|| behaviour.restart(Some(plan.state))));
         if let Err(panic) = restarted {
             *lock(&lost.remains) = Some(Remains { behaviour, reached: again.reached });
@@ -193,9 +189,9 @@ impl Recovery for Fallen {
         })
     }
 
-    fn reached(&self) -> Positions {
+    fn reached(&self) -> Result<Positions> {
         let port = self.port.upgrade();
-        port.and_then(|port| lock(&port.remains).as_ref().map(|remains| remains.reached)).unwrap_or([0; 2])
+        port.and_then(|port| lock(&port.remains).as_ref().map(|remains| remains.reached)).ok_or_else(not_kept)
     }
 
     fn take_back(&self, failed: &Port, reached: Positions) {
@@ -203,6 +199,11 @@ impl Recovery for Fallen {
             *lock(&port.remains) = Some(Remains { behaviour, reached });
         }
     }
+}
+
+fn not_kept() -> Error {
+    let text = "its handler was not kept: it was told to end before it failed, or did not come back from an attempt";
+    Error::Invalid(text.into())
 }
 
 /// Sends a kernel of the processor what its checkpoint does not contain.

@@ -118,7 +118,7 @@ fn recovered(
     if port.status() != Status::Failed {
         return Err(Error::NotFrom { from: port.status(), to: Status::Launched });
     }
-    let (state, reached) = (recovery.state(), recovery.reached());
+    let (state, reached) = (recovery.state(), recovery.reached()?);
     // Those who were sending when it failed have written their messages down once they are in the ring.
     let deadline = Instant::now() + device.timeout();
     while !port.is_all_published(reached) {

@@ -194,17 +194,17 @@ impl Recovery for Lost {
         }
     }
 
-    fn reached(&self) -> Positions {
-        let Some(port) = self.port.upgrade() else { return [0; 2] };
+    fn reached(&self) -> Result<Positions> {
+        let Some(port) = self.port.upgrade() else { return Ok([0; 2]) };
         let control = port.region.control();
         let mut heads = [&control.high_head, &control.normal_head].map(|head| head.load(Ordering::Acquire));
-        let Some((answered, 0)) = self.answered(&port) else { return heads };
+        let Some((answered, 0)) = self.answered(&port) else { return Ok(heads) };
         for (i, head) in heads.iter_mut().enumerate() {
             let id = (*head << 1 | u32::from(i == 0)).wrapping_add(1);
             if id == answered {
                 *head = head.wrapping_add(1);
             }
         }
-        heads
+        Ok(heads)
     }
 }
