@@ -13,8 +13,8 @@ use std::{
 use rkyv::util::AlignedVec;
 
 use crate::{
-    Archivable, Archive, ArchivedHandler, ArchivedResident, Becomes, Carried, Handler, Linkable, Message, Refused,
-    Resident, Result,
+    Archivable, Archive, ArchivedHandler, ArchivedResident, Becomes, Carried, Error, Handler, Linkable, Message,
+    Refused, Resident, Result,
     carry::{Letter, Translate},
     port::{Address, Attachment, Head, Outgoing, Port, lock},
     slots::Refusal,
@@ -333,12 +333,18 @@ impl<M: Carried> Topic<M> {
                 continue;
             };
             letter.clock = to.clock.tick();
-            if link.lossy || (to.status().is_ended() && !to.can_return()) {
-                if link.deliver(letter).is_err() {
-                    link.add_dropped(1);
-                }
+            let sent = if link.lossy {
+                link.deliver(letter).map_err(|_| None)
             } else {
-                to.send_blocking(None, || link.deliver(letter).map(|()| 0))?;
+                to.send_blocking(None, || link.deliver(letter).map(|()| 0)).map(drop).map_err(Some)
+            };
+            match sent {
+                Ok(()) => {}
+                // One that ends, or has ended for good, is passed over like one that is gone.
+                Err(Some(error)) if !matches!(error, Error::Ended(_) | Error::Failed(_)) || to.can_return() => {
+                    return Err(error);
+                }
+                Err(_) => link.add_dropped(1),
             }
         }
         Ok(())
