@@ -11,7 +11,7 @@ use std::{
 };
 
 use millrace::{prelude::*, resident::WaitPolicy};
-use support::{Double, Number};
+use support::resident::{Double, Number};
 
 /// What a child exits with if all went well.
 const CODE: i32 = 7;

@@ -17,7 +17,10 @@ use millrace::{
     prelude::*,
     resident::{ArchivedHandler, Delivery, Error, Mode, Residency, RestartPolicy, Status, WaitPolicy, layout, rkyv},
 };
-use support::{Double, Number};
+use support::{
+    resident::{Double, Looper, Number, ends_loops, gpu, ways},
+    soon,
+};
 
 /// Adds up what it is sent, and answers with the sum.
 struct Sum;
@@ -41,21 +44,8 @@ impl Handler for Sum {
     }
 }
 
-fn gpu() -> Option<Device> {
-    millrace::runtime().open("gpu").ok()
-}
-
 fn is_software(device: &Device) -> bool {
     device.info().details.iter().any(|(name, value)| name == "type" && value == "software")
-}
-
-fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(60)
-}
-
-/// Both ways of staying.
-fn ways() -> [LaunchOptions; 2] {
-    [LaunchOptions::default(), LaunchOptions::default().residency(Residency::Batched)]
 }
 
 #[test]
@@ -596,34 +586,10 @@ fn kernels_that_leave_make_room_for_others() {
     assert_eq!(kernels[1].ask(Number { value: 8 }).unwrap().value, 16);
 }
 
-/// Counts to the number.
-struct Looper;
-
-impl Handler for Looper {
-    type Message = Number;
-    type Reply = Number;
-    type State = Number;
-    const WGSL: Option<&'static str> = Some(
-        "
-        var n = 0u;
-        for (var i = 0u; i < message.value; i++) { n += 1u; }
-        (*state).value += n;
-        return Number(n);
-        ",
-    );
-    fn state(&self) -> Number {
-        Number { value: 0 }
-    }
-    fn handle(&mut self, state: &mut Number, message: &Number, _: &mut Scope<'_, Number>) -> Number {
-        state.value += message.value;
-        *message
-    }
-}
-
 #[test]
 fn loops_make_all_their_turns_or_the_asker_is_told() {
     let Some(device) = gpu() else { return };
-    let ends_loops = device.info().findings.iter().any(|finding| finding.contains("ends loops early"));
+    let ends_loops = ends_loops(&device);
     for options in ways() {
         let looper = device.launch(Looper, options).unwrap();
         for value in [0, 1, 10_000, 20_000, 30_000, 5, 30_000] {

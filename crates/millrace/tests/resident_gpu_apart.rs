@@ -16,7 +16,7 @@ use millrace::{
     Backend, Block, BlockSource, Code, Command, DeviceInfo, Direct, Engine, Error, OpenResidence, Output, Result,
     Sharing, prelude::*, resident::Mode,
 };
-use support::{Double, Number};
+use support::resident::{Double, Number};
 
 /// A GPU that is asked for memory that the host sees, and has none.
 struct Apart {

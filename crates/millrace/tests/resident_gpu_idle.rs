@@ -13,7 +13,7 @@ use millrace::{
     prelude::*,
     resident::{Error, Residency, WaitPolicy},
 };
-use support::{Double, Number};
+use support::resident::{Double, Number};
 
 /// Not zero: the test harness and the end of the last lease take some.
 const NEXT_TO_NOTHING: Duration = Duration::from_millis(20);

@@ -15,7 +15,10 @@ use millrace::{
     prelude::*,
     resident::{Delivery, Error, Residency, Status, Topic},
 };
-use support::{Double, Number};
+use support::{
+    eventually,
+    resident::{Double, Number},
+};
 
 /// Adds up what it is sent.
 struct Sum;
@@ -30,14 +33,6 @@ impl Handler for Sum {
     }
     fn handle(&mut self, sum: &mut Number, message: &Number, _: &mut Scope<'_, ()>) {
         sum.value += message.value;
-    }
-}
-
-fn until(what: &dyn Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !what() {
-        assert!(Instant::now() < deadline);
-        thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -57,7 +52,7 @@ fn several_links_to_one_kernel_bring_every_message_as_often() {
                 double.send(Number { value: 2 }).unwrap();
                 thread::sleep(Duration::from_millis(20)); // there is room for the first only
                 sum.activate().unwrap();
-                until(&|| sum.telemetry().handled == 6);
+                eventually("all were summed", || sum.telemetry().handled == 6);
                 assert_eq!(sum.checkpoint().unwrap().state.value, 3 * (2 + 4));
                 assert_eq!(double.telemetry().dropped, 0);
             }
@@ -73,9 +68,10 @@ fn of_several_lossy_links_to_one_kernel_those_that_find_no_room_are_counted() {
     let links = [(); 3].map(|()| double.link_with(&sum, Delivery::Lossy));
     double.send(Number { value: 1 }).unwrap();
     double.send(Number { value: 2 }).unwrap();
-    until(&|| double.telemetry().handled == 2 && links.iter().map(|link| link.dropped()).sum::<u64>() == 2);
+    let dropped = || links.iter().map(|link| link.dropped()).sum::<u64>();
+    eventually("two were dropped", || double.telemetry().handled == 2 && dropped() == 2);
     sum.activate().unwrap();
-    until(&|| sum.telemetry().handled == 4);
+    eventually("all others were summed", || sum.telemetry().handled == 4);
     assert_eq!(sum.checkpoint().unwrap().state.value, 3 * 2 + 4);
 }
 
@@ -84,7 +80,7 @@ fn the_device_passes_on(double: &Resident<Double>, sum: &Resident<Sum>) -> bool 
     let handled = double.telemetry().handled;
     sum.pause().unwrap();
     double.send(Number { value: 0 }).unwrap();
-    until(&|| double.telemetry().handled == handled + 1);
+    eventually("it was doubled", || double.telemetry().handled == handled + 1);
     thread::sleep(Duration::from_millis(50));
     let waiting = sum.telemetry().waiting;
     sum.activate().unwrap();
@@ -103,7 +99,7 @@ fn a_receiver_that_has_ended_does_not_send_the_others_messages_by_the_host() {
     other.terminate().unwrap();
     assert_eq!(other.status(), Status::Terminated);
     assert!(the_device_passes_on(&double, &sum));
-    until(&|| linked.dropped() == 1);
+    eventually("it was dropped", || linked.dropped() == 1);
     // As many as there cannot be at a time.
     for _ in 0..20 {
         let other = device.launch(Sum, LaunchOptions::default()).unwrap();
@@ -131,7 +127,7 @@ fn subscribers_that_come_and_go_leave_room_for_others() {
         lonely.subscribe(&sum, Delivery::Lossless);
         topic.subscribe(&sum, Delivery::Lossless);
         double.send(Number { value }).unwrap();
-        until(&|| sum.telemetry().handled == 1);
+        eventually("it was summed", || sum.telemetry().handled == 1);
         assert_eq!(sum.checkpoint().unwrap().state.value, 2 * value);
     }
     lonely.send(Number { value: 1 }).unwrap();

@@ -9,28 +9,14 @@ mod support;
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use millrace::{prelude::*, resident::Residency};
-use support::{Double, Number};
-
-fn gpu() -> Option<Device> {
-    millrace::runtime().open("gpu").ok()
-}
-
-fn ends_loops(device: &Device) -> bool {
-    device.info().findings.iter().any(|finding| finding.contains("ends loops early"))
-}
-
-fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(60)
-}
-
-/// Both ways of staying.
-fn ways() -> [LaunchOptions; 2] {
-    [LaunchOptions::default(), LaunchOptions::default().residency(Residency::Batched)]
-}
+use millrace::prelude::*;
+use support::{
+    resident::{Double, Looper, Number, ends_loops, gpu, ways},
+    soon,
+};
 
 /// Adds one to a word of its memory, so many times, and answers with the word.
 struct Tally;
@@ -115,30 +101,6 @@ fn a_message_that_is_too_long_has_stored_what_it_did_once() {
             }
         };
         assert_eq!(tally.ask(Number { value: 5 }).unwrap().value, after + 5);
-    }
-}
-
-/// Counts to the number.
-struct Looper;
-
-impl Handler for Looper {
-    type Message = Number;
-    type Reply = Number;
-    type State = Number;
-    const WGSL: Option<&'static str> = Some(
-        "
-        var n = 0u;
-        for (var i = 0u; i < message.value; i++) { n += 1u; }
-        (*state).value += n;
-        return Number(n);
-        ",
-    );
-    fn state(&self) -> Number {
-        Number { value: 0 }
-    }
-    fn handle(&mut self, state: &mut Number, message: &Number, _: &mut Scope<'_, Number>) -> Number {
-        state.value += message.value;
-        *message
     }
 }
 

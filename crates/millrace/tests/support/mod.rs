@@ -1,6 +1,8 @@
 //! What the tests share.
 #![allow(dead_code, reason = "every file uses some of it")]
 
+pub(crate) mod resident;
+
 use std::{
     sync::{
         Arc, Condvar, Mutex,
@@ -168,26 +170,5 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(Instant::now() < deadline, "never happened: {what}");
         std::thread::yield_now();
-    }
-}
-
-/// A message for resident kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Message)]
-#[repr(C)]
-pub(crate) struct Number {
-    pub(crate) value: u32,
-}
-
-/// Answers with twice the number.
-pub(crate) struct Double;
-
-impl Handler for Double {
-    type Message = Number;
-    type Reply = Number;
-    type State = ();
-    const WGSL: Option<&'static str> = Some("return Number(message.value * 2u);");
-    fn state(&self) {}
-    fn handle(&mut self, _: &mut (), message: &Number, _: &mut Scope<'_, Number>) -> Number {
-        Number { value: message.value.wrapping_mul(2) }
     }
 }
