@@ -137,11 +137,11 @@ pub(crate) struct Emission {
     pub(crate) attachment: Option<Attachment>,
 }
 
-/// Where a handler's answers go: into the slot that was found free before, or beside it.
+/// Where a handler's answers go: to the place that is free for one, or beside it.
 pub(crate) struct Outbox<'a> {
     pub(crate) port: &'a Port,
-    /// Word index of the outbound slot, if the answer goes to the host.
-    pub(crate) slot: Option<usize>,
+    /// Where the answer goes if it goes to the host, and nothing before it.
+    pub(crate) place: Option<Place>,
     pub(crate) answer: Option<Answer>,
     /// What of the answer does not fit into its slot.
     pub(crate) beside: Option<Attachment>,
@@ -158,7 +158,7 @@ pub(crate) struct Outbox<'a> {
 pub(crate) struct Answer {
     pub(crate) kind: u32,
     pub(crate) length: usize,
-    /// It lies in the slot, and nothing has to be sent before it.
+    /// It lies in its place, and nothing has to be sent before it.
     pub(crate) in_place: bool,
 }
 
@@ -174,30 +174,26 @@ impl Outbox<'_> {
         })
     }
 
-    /// Whether the answer can be built in the slot.
+    /// Whether the answer can be built in its place.
     pub(crate) fn is_in_place(&self) -> bool {
-        self.slot.is_some() && self.emissions.is_empty()
+        self.place.is_some() && self.emissions.is_empty()
     }
 
-    /// Lets `write` build the answer: in the slot, or where it waits for those that have to be sent before it.
+    /// Lets `write` build the answer: in its place, or where it waits for those that have to be sent before it.
     #[inline(always)]
     pub(crate) fn answer_with(
         &mut self,
         kind: u32,
         write: impl FnOnce(Place) -> Result<(usize, Option<Attachment>)>,
     ) -> Result<()> {
-        let in_place = self.slot.filter(|_| self.emissions.is_empty());
-        let room = self.port.layout.out_payload();
-        let start = match in_place {
-            // The slot is free, and only the kernel writes such slots.
-            Some(slot) => self.port.region.payload(slot),
-            None => {
-                self.scratch.clear();
-                self.scratch.reserve(room);
-                self.scratch.as_mut_ptr()
-            }
-        };
-        let (length, attachment) = write(Place { start, room })?;
+        let in_place = self.place.filter(|_| self.emissions.is_empty());
+        let place = in_place.unwrap_or_else(|| {
+            let room = self.port.layout.out_payload();
+            self.scratch.clear();
+            self.scratch.reserve(room);
+            Place { start: self.scratch.as_mut_ptr(), room }
+        });
+        let (length, attachment) = write(place)?;
         if in_place.is_none() {
             assert!(length <= self.scratch.capacity());
             // SAFETY: that much was written, and there is room for it.

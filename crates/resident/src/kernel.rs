@@ -12,31 +12,21 @@ use std::{
     task::Waker,
 };
 
-use millrace_ring::{Seat, TickClock, prefetch_to_write};
+use millrace_ring::{Seat, prefetch_to_write};
 
 use crate::{
     Command, Error, LaunchOptions, Moment, RestartPolicy, STARVATION_BOUND, Status,
+    brevity::Brevity,
     carry::Letter,
-    drive,
+    drive::{self, Question, Ran},
     handler::{Answer, Behaviour, Emission, Outbox},
     header::Header,
     layout::{fault, flags},
     links::{Delivered, Link, Links},
-    port::{Attachment, Head, Outgoing, Port, Remains, Saved, lock, message_id},
+    port::{Attachment, Outgoing, Place, Port, Remains, Saved, lock, message_id},
     slots::{Slots, Words},
     sync::AtomicU32,
 };
-
-/// Ticks of a handler that is brief: some microseconds, less than waking a thread costs, whatever the clock.
-const BRIEF: u64 = 20_000;
-/// Times in a row that somebody has to ask, and the handler to be brief, before one who asks runs it.
-const PROOF: u32 = 32;
-
-/// Who asks later after something that it sent does not ask soon.
-const SOON: u64 = 50; // microseconds
-
-/// One in so many is timed once the handler is known to be brief.
-const SAMPLED: u64 = 8;
 
 /// What came of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,20 +81,14 @@ struct Life {
     restart: RestartPolicy,
     checkpoint_every: Option<u64>,
     since_checkpoint: u64,
-    /// Times in a row that somebody asked and the handler was brief, up to [`PROOF`].
-    brief: u32,
-    /// The handler was not brief the last time.
-    doubted: bool,
+    brevity: Brevity,
     /// While one who asked runs it: when it did.
     asked: Option<Moment>,
-    /// Messages in a row that the worker handled and nobody asked with.
-    posted: u32,
-    ticks: TickClock,
+    /// Questions that were in no ring.
+    direct: u64,
     emissions: VecDeque<Emission>,
     pending: VecDeque<Pending>,
     scratch: Vec<u8>,
-    /// What belongs to an answer that was given to the caller.
-    beside: Option<Attachment>,
     seat: Seat,
     /// The kernels whose room is waited for.
     link_seats: Vec<(Arc<Port>, Seat)>,
@@ -130,15 +114,12 @@ impl Kernel {
             restart: options.restart,
             checkpoint_every: options.checkpoint_every,
             since_checkpoint: 0,
-            brief: 0,
-            doubted: false,
+            brevity: Brevity::new(options),
             asked: None,
-            posted: 0,
-            ticks: TickClock::pick(),
+            direct: 0,
             emissions: VecDeque::new(),
             pending: VecDeque::new(),
             scratch: Vec::new(),
-            beside: None,
             seat: Seat::default(),
             link_seats: Vec::new(),
         };
@@ -167,101 +148,99 @@ impl Kernel {
         last
     }
 
-    /// Whether one who asks may run it: lately somebody asked, soon after all that was sent, its handler was brief every time, and
-    /// nothing waits to be sent on.
+    /// Whether one who asks may run it: that was shown, and nothing waits to be sent on.
     #[inline]
     pub(crate) fn is_brief(&self) -> bool {
-        self.life.brief >= PROOF && self.life.status == Status::Active && self.life.pending.is_empty()
+        self.life.brevity.is_proven() && self.life.status == Status::Active && self.life.pending.is_empty()
     }
 
-    /// Handles messages until that of this number is handled, at most so many. False if there is anything left to do.
+    /// Messages that wait: urgent ones, and others.
     #[inline]
-    pub(crate) fn run_until(&mut self, id: u64, asked: Moment, most: u32) -> bool {
+    pub(crate) fn waiting(&self) -> [u32; 2] {
+        let [high, normal] = self.port.tails();
+        [high.wrapping_sub(self.life.high as u32), normal.wrapping_sub(self.life.normal as u32)]
+    }
+
+    /// Handles messages for one who asked, a few at most, until that of this number is handled.
+    #[inline]
+    pub(crate) fn run_until(&mut self, id: u64, asked: Moment) {
         let (high, number) = ((id - 1) & 1 == 1, (id - 1) >> 1);
-        self.run_up_to(high, number + 1, asked, most) && self.is_done()
+        let end = (number + 1) as u32;
+        self.run_up_to(if high { [end, self.life.normal as u32] } else { [self.life.high as u32, end] }, asked);
     }
 
-    /// Handles messages for one who asked, at most so many, until so many of a ring are handled. Whether they are.
-    #[inline]
-    fn run_up_to(&mut self, high: bool, end: u64, asked: Moment, most: u32) -> bool {
+    /// Handles messages for one who asked, a few at most, until it is past these ends of the rings. Whether it is.
+    fn run_up_to(&mut self, ends: [u32; 2], asked: Moment) -> bool {
         self.life.asked = Some(asked);
-        for _ in 0..most {
-            if self.life.taken(high) >= end || self.life.step(&self.port) != Step::Worked {
+        for _ in 0..drive::MOST {
+            if self.life.is_past(ends) || self.life.step(&self.port) != Step::Worked {
                 break;
             }
         }
         self.life.asked = None;
-        self.life.taken(high) >= end
+        self.life.is_past(ends)
     }
 
     /// Whether there is nothing left to do.
     #[inline]
     pub(crate) fn is_done(&self) -> bool {
-        self.life.pending.is_empty() && !self.life.status.is_ended() && !self.port.stirs()
-    }
-
-    /// Handles what comes before the message that claimed a place, at most so many. Whether it [is next](Self::is_next) then.
-    #[inline]
-    pub(crate) fn reaches(&mut self, number: u64, head: &Head, most: u32) -> bool {
-        self.is_next(number, head) || self.catch_up(number, head, most)
-    }
-
-    fn catch_up(&mut self, number: u64, head: &Head, most: u32) -> bool {
-        self.run_up_to(head.high, number, head.clock, most);
-        // What was handled may have brought something that comes first, or the end.
-        let overtakes = !head.high && self.port.rings.high.is_filled(&self.port.region, self.life.high as u32);
-        let goes_on = self.life.status == Status::Active && self.life.pending.is_empty();
-        goes_on && !overtakes && self.is_next(number, head)
+        let request = self.port.region.control().request.load(Ordering::Acquire);
+        request == self.life.request
+            && self.waiting() == [0, 0]
+            && self.life.pending.is_empty()
+            && !self.life.status.is_ended()
     }
 
     /// What was left for those who ask was left lying: they do not run it any more until they have asked often again.
     pub(crate) fn forget_askers(&mut self) {
-        self.life.brief = 0;
+        self.life.brevity.forget();
         self.port.brief.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the message that claimed a place can be handled without being put there: nothing comes before it, nobody has
-    /// to know what it was, and there is room for its answer.
-    #[inline]
-    fn is_next(&self, number: u64, head: &Head) -> bool {
-        let (port, life) = (&self.port, &self.life);
-        number == life.taken(head.high)
-            && port.journal.get().is_none()
-            && port.region.control().request.load(Ordering::Acquire) == life.request
-            && port.rings.out.is_free(&port.region, life.out as u32)
+    /// Handles a question that is in no ring, after all that was sent before it, and has its answer written to a place. None if
+    /// that cannot be: the kernel was told something, it does not get that far, or there is no room.
+    #[inline(always)]
+    pub(crate) fn answer(&mut self, question: &Question<'_>, place: Place) -> Option<Ran<Answer>> {
+        let asked = self.port.clock.tick();
+        if self.waiting() != [0, 0] && !self.catch_up(asked) {
+            return None;
+        }
+        if self.port.journal.get().is_some() {
+            return self.answer_from_ring(question, asked);
+        }
+        let (port, life) = (&*self.port, &mut self.life);
+        // An answer that comes after other messages, and word of a failure, go through the ring.
+        if port.region.control().request.load(Ordering::Acquire) != life.request
+            || !port.rings.out.is_free(&port.region, life.out as u32)
+        {
+            return None;
+        }
+        life.direct += 1;
+        let header = question.header(life.direct, asked);
+        life.asked = Some(asked);
+        let answer = life.handle(port, &header, question.bytes, Some(place));
+        life.asked = None;
+        let Some((answer, clock)) = answer else { return Some(Ran::Sent(header.id)) };
+        port.clock.see(clock);
+        Some(Ran::Answered(answer))
     }
 
-    /// Handles a message that [is next](Self::is_next), and has its answer read; false if it is where answers are, or will be.
-    #[inline]
-    pub(crate) fn call(
-        &mut self,
-        number: u64,
-        message: &Outgoing<'_>,
-        read: impl FnOnce(&Header, &[u8], Option<Attachment>),
-    ) -> (u64, bool) {
-        let (port, life) = (&*self.port, &mut self.life);
-        let Outgoing { head, bytes, .. } = message;
-        let header = head.header(number, bytes.len(), head.flags);
-        let (ring, taken) =
-            if head.high { (&port.rings.high, &mut life.high) } else { (&port.rings.normal, &mut life.normal) };
-        *taken += 1;
-        life.asked = Some(head.clock);
-        let answer = life.handle(port, &header, bytes, true);
-        life.asked = None;
-        if let Some((answer, clock)) = answer {
-            // SAFETY: the slot is free, so nobody but the kernel has to do with it, and that much of it was just written.
-            let bytes = unsafe {
-                let start = port.region.payload(port.rings.out.at(life.out as u32));
-                std::slice::from_raw_parts(start, answer.length)
-            };
-            port.clock.see(clock);
-            let length = answer.length as u32;
-            let header = Header { kind: answer.kind, length, correlation: header.id, clock, ..Header::default() };
-            let beside = taken_if_there(&mut life.beside);
-            read(&header, bytes, beside);
-        }
-        life.passed(port, ring, number as u32, head.high);
-        (header.id, answer.is_some())
+    /// Handles what was sent before a question. Whether it can go on with that: what was handled may have brought something that
+    /// comes first, or the end.
+    #[cold]
+    fn catch_up(&mut self, asked: Moment) -> bool {
+        let caught_up = self.run_up_to(self.port.tails(), asked);
+        let goes_on = self.life.status == Status::Active && self.life.pending.is_empty();
+        caught_up && goes_on && self.waiting()[0] == 0
+    }
+
+    /// The same for a kernel that may come back: what it was asked has to be known, so it goes through the rings.
+    #[cold]
+    fn answer_from_ring(&mut self, question: &Question<'_>, asked: Moment) -> Option<Ran<Answer>> {
+        let mut outgoing = Outgoing { head: question.head(asked), bytes: question.bytes, attachment: &mut None };
+        let id = self.port.inject(&mut outgoing).ok()?;
+        self.run_until(id, asked);
+        Some(Ran::Sent(id))
     }
 
     /// Leaves a waker with everything that could give the kernel something to do. The caller must run it once more.
@@ -284,10 +263,11 @@ impl Kernel {
 }
 
 impl Life {
-    /// Messages taken from a ring.
+    /// Whether it has taken all messages before these positions of its rings.
     #[inline(always)]
-    fn taken(&self, high: bool) -> u64 {
-        if high { self.high } else { self.normal }
+    fn is_past(&self, [high, normal]: [u32; 2]) -> bool {
+        let is_past = |taken: u64, end: u32| (taken as u32).wrapping_sub(end) as i32 >= 0;
+        is_past(self.high, high) && is_past(self.normal, normal)
     }
 
     /// Obeys, or handles one message.
@@ -374,7 +354,7 @@ impl Life {
         header.id = message_id(*number, urgent);
         *number += 1;
         if header.flags & flags::VOID == 0 {
-            self.handle(port, &header, bytes, false);
+            self.handle(port, &header, bytes, None);
         }
         self.passed(port, ring, position, urgent);
     }
@@ -392,55 +372,49 @@ impl Life {
         });
     }
 
-    /// Handles a message. An answer that is `wanted` and lies in the next outbound slot is left there and given to the
-    /// caller, with its time; all others are published.
+    /// Where the next answer goes that is published: its slot was found free.
+    #[inline(always)]
+    fn slot(&self, port: &Port) -> Place {
+        let start = port.region.payload(port.rings.out.at(self.out as u32));
+        Place { start, room: port.layout.out_payload() }
+    }
+
+    /// Handles a message. An answer for which there is a place is written there and given to the caller, with its time, unless
+    /// something has to be sent before it; all others are published.
     #[inline]
-    fn handle(&mut self, port: &Port, header: &Header, bytes: &[u8], wanted: bool) -> Option<(Answer, Moment)> {
+    fn handle(&mut self, port: &Port, header: &Header, bytes: &[u8], place: Option<Place>) -> Option<(Answer, Moment)> {
+        let ask = header.is_ask();
+        let wanted = place.is_some();
+        let place = place.or_else(|| (ask || self.links.is_empty()).then(|| self.slot(port)));
         let behaviour = self.behaviour.as_mut()?;
         let attachment =
             if header.flags & flags::ATTACHED != 0 { lock(&port.attached).remove(&header.id) } else { None };
-        let ask = header.is_ask();
         let mute = header.flags & flags::SILENT != 0;
-        let to_host = ask || self.links.is_empty();
-        let slot = port.rings.out.at(self.out as u32);
-        let telemetry = port.region.telemetry();
-        telemetry.busy.store(1, Ordering::Relaxed);
+        port.region.telemetry().busy.store(1, Ordering::Relaxed);
         let mut outbox = Outbox {
             port,
-            slot: to_host.then_some(slot),
+            place,
             answer: None,
             beside: None,
             scratch: &mut self.scratch,
             emissions: &mut self.emissions,
             silent: false,
         };
-        // Who asked and runs it must know; to its worker it makes no difference once it is known. What was sent before it, and
-        // is not many or long ago, is run with it. All others are the worker's, who had better stay awake for more of them; and
-        // so are questions that it had to handle after all.
-        let (known, willing) = (self.brief >= PROOF, header.flags & flags::WILLING != 0);
-        self.posted = if ask || self.asked.is_some() { 0 } else { self.posted.saturating_add(1) };
-        if !ask {
-            port.posts.store(port.posts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let (known, mut since) = (self.brevity.is_proven(), None);
+        if self.brevity.matters() {
+            if !ask {
+                port.posts.store(port.posts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            }
+            let willing = header.flags & flags::WILLING != 0;
+            since = self.brevity.before(header.clock, self.asked, ask, willing, self.counts.handled);
         }
-        let asked_soon = match self.asked {
-            Some(asked) => ask || asked.micros_since(header.clock) < SOON,
-            None if ask => !known,
-            None => self.posted < drive::MOST,
-        };
-        self.brief = if willing && asked_soon { self.brief } else { 0 };
-        let asked = self.asked.is_some();
-        let sampled = asked && (self.doubted || self.counts.handled.is_multiple_of(SAMPLED));
-        let start = (willing && (ask || asked) && (sampled || self.brief < PROOF)).then(|| self.ticks.now());
         // An error is large, and nobody is to carry room for one.
         let handled = || behaviour.handle(header, bytes, attachment.as_ref(), &mut outbox).err().map(Box::new);
         let result = catch_unwind(AssertUnwindSafe(handled));
-        if let Some(start) = start {
-            let brief = self.ticks.now().wrapping_sub(start) < BRIEF;
-            // Once may have been the system's fault, which interrupts whom it likes.
-            self.doubted = !brief && known && !self.doubted;
-            self.brief = if brief || self.doubted { PROOF.min(self.brief + 1) } else { 0 };
+        if let Some(since) = since {
+            self.brevity.after(known, since);
         }
-        if known != (self.brief >= PROOF) {
+        if known != self.brevity.is_proven() {
             port.brief.store(!known, Ordering::Relaxed);
         }
         let answers = !mute && (ask || (behaviour.answers() && !outbox.silent));
@@ -463,12 +437,7 @@ impl Life {
                 self.counts.sent += u64::from(answer.is_some_and(|answer| answer.in_place));
                 self.publish_counts(port);
                 match answer {
-                    Some(answer) if answer.in_place && wanted => {
-                        given = Some((answer, clock));
-                        if beside.is_some() {
-                            self.beside = beside;
-                        }
-                    }
+                    Some(answer) if answer.in_place && wanted => given = Some((answer, clock)),
                     Some(answer) if answer.in_place => self.reply(port, header, answer, beside, clock),
                     None if self.emissions.is_empty() => {}
                     answer => self.send_on(port, header, answer.map(|answer| (answer, beside)), clock),

@@ -25,6 +25,7 @@ extern crate self as millrace_resident;
 
 mod archive;
 mod asked;
+mod brevity;
 mod carry;
 mod clock;
 mod drive;

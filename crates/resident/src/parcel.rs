@@ -88,7 +88,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) attachment: &'a mut Option<Attachment>,
 }
 
-/// Where a message goes: memory of a slot, aligned to 16.
+/// Where a message goes: memory of a slot, aligned to 16; or an answer, aligned for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) start: *mut u8,

@@ -83,7 +83,15 @@ impl Port {
         {
             return Looked::Found(found);
         }
-        if replies.taken.load(Ordering::Relaxed) || replies.taken.swap(true, Ordering::Acquire) {
+        if replies.taken.load(Ordering::Relaxed) {
+            return Looked::Elsewhere;
+        }
+        // An atomic step at every look would be most of what a look costs. Whoever had the role and was further than this says so
+        // before it looks for sleepers, and the kernel publishes before it does: a sleeper that left its waker first sees either.
+        if !self.rings.out.is_filled(&self.region, replies.head.load(Ordering::Relaxed)) {
+            return Looked::Nothing;
+        }
+        if replies.taken.swap(true, Ordering::Acquire) {
             return Looked::Elsewhere;
         }
         let (mut found, mut freed, mut delivered) = (None, false, false);

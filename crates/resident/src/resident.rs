@@ -3,6 +3,7 @@
 use std::{
     future::poll_fn,
     marker::PhantomData,
+    mem::MaybeUninit,
     pin::pin,
     sync::{Arc, OnceLock},
     task::Poll,
@@ -15,13 +16,13 @@ use crate::{
     ArchivedHandler, ArchivedResident, Command, Error, Handler, InUse, LaunchOptions, Message, Mode, Moment, Refused,
     Region, Result, Status,
     asked::{Asked, failure, look_for_any},
-    drive::Ran,
+    drive::{Question, Ran},
     engine::{Launched, Plan, Recovery, Types, engine_for},
     handler::{Behaviour, Plain, check_kind},
     header::Header,
     layout::{RegionLayout, flags},
     links::Links,
-    port::{Attachment, Head, Outgoing, Port, posted},
+    port::{Attachment, Head, Outgoing, Place, Port, posted},
     slots::Refusal,
 };
 
@@ -487,29 +488,38 @@ impl<H: Handler> Resident<H> {
 
     #[inline]
     fn ask_until(&self, message: H::Message, priority: Priority, deadline: Option<Instant>) -> Result<H::Reply> {
-        let mut attachment = None;
-        let willing = if deadline.is_none() { flags::WILLING } else { 0 };
-        let mut outgoing = self.outgoing(&message, priority, flags::ASK | willing, &mut attachment);
-        if deadline.is_none() {
-            outgoing.head.quietly = true;
-            // Each by itself: an answer is small, and an error is not.
-            let (mut answer, mut error) = (None, None);
-            let read = |header: &Header, bytes: &[u8], beside| match decode::<H::Reply>(header, bytes, beside) {
-                Ok(reply) => answer = Some(reply),
-                Err(failure) => error = Some(failure),
+        if deadline.is_none()
+            && let Some(ran) = self.run(&message, priority)
+        {
+            return match ran {
+                Ran::Answered(reply) => Ok(reply),
+                Ran::Sent(id) => self.answer(id, None),
             };
-            match (self.port().call(&mut outgoing, read), answer) {
-                (Some(Ran::Answered), Some(answer)) => return Ok(answer),
-                (Some(Ran::Sent(id)), _) => return self.answer(id, None),
-                _ => {}
-            }
-            if let Some(error) = error {
-                return Err(error);
-            }
-            outgoing.head.quietly = false;
         }
-        let id = self.port().inject_blocking(&mut outgoing, deadline)?;
+        let mut attachment = None;
+        let flags = flags::ASK | if deadline.is_none() { flags::WILLING } else { 0 };
+        let id =
+            self.port().inject_blocking(&mut self.outgoing(&message, priority, flags, &mut attachment), deadline)?;
         self.answer(id, deadline)
+    }
+
+    /// Has the kernel answer on this thread, if that may be.
+    #[inline(always)]
+    fn run(&self, message: &H::Message, priority: Priority) -> Option<Ran<H::Reply>> {
+        let mut reply = MaybeUninit::<H::Reply>::uninit();
+        let (urgent, kind, bytes) = (priority == Priority::High, H::Message::TYPE, message.as_bytes());
+        let place = Place { start: reply.as_mut_ptr().cast(), room: size_of::<H::Reply>() };
+        Some(match self.port().call(&Question { urgent, kind, bytes }, place)? {
+            Ran::Answered(answer) => {
+                assert!(
+                    (answer.kind, answer.length) == (H::Reply::TYPE, size_of::<H::Reply>()),
+                    "its handler is another"
+                );
+                // SAFETY: all of it was written, and every bit pattern is a message.
+                Ran::Answered(unsafe { reply.assume_init() })
+            }
+            Ran::Sent(id) => Ran::Sent(id),
+        })
     }
 
     #[inline]
