@@ -8,31 +8,41 @@ use crate::{
     replies::{Looked, Wanted},
 };
 
-/// An asker that has not had its answer.
-pub(crate) struct Asked<'a> {
+/// An asker, and its answer once that was found.
+pub(crate) struct Asked<'a, R> {
     port: &'a Port,
     id: u64,
+    answer: Option<Result<R>>,
     answered: bool,
 }
 
-impl<'a> Asked<'a> {
+impl<'a, R> Asked<'a, R> {
     pub(crate) fn new(port: &'a Port, id: u64) -> Self {
-        Self { port, id, answered: false }
+        Self { port, id, answer: None, answered: false }
     }
 
     /// Looks once for the answer.
     #[inline]
-    pub(crate) fn look<R>(
+    pub(crate) fn look(
         &mut self,
         decode: &impl Fn(&Header, &[u8], Option<Attachment>) -> Result<R>,
-    ) -> Option<Result<R>> {
-        let found = look(self.port, Wanted::Answer(self.id), decode);
-        self.answered |= found.is_some();
-        found
+    ) -> Option<Result<()>> {
+        self.answered |= look(self.port, Wanted::Answer(self.id), &mut self.answer, decode);
+        self.answered.then_some(Ok(()))
+    }
+
+    /// What it was told.
+    #[inline]
+    pub(crate) fn answer(mut self) -> Result<R> {
+        match self.answer.take() {
+            Some(Ok(answer)) => Ok(answer),
+            Some(Err(error)) => Err(error),
+            None => Err(self.port.ended()), // not without having looked
+        }
     }
 }
 
-impl Drop for Asked<'_> {
+impl<R> Drop for Asked<'_, R> {
     fn drop(&mut self) {
         if !self.answered {
             self.port.give_up(self.id);
@@ -40,24 +50,24 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// Looks once for what is wanted; an error if the kernel has ended and there is no such thing.
+/// Looks once for what is wanted; an error if the kernel has ended and there is no such thing. Says whether it found either.
 #[inline]
 fn look<R>(
     port: &Port,
     wanted: Wanted,
+    into: &mut Option<Result<R>>,
     decode: &impl Fn(&Header, &[u8], Option<Attachment>) -> Result<R>,
-) -> Option<Result<R>> {
+) -> bool {
     // Before the ring: what the kernel said before it ended is there.
     let ended = port.status().is_ended();
     let looked = port.look(wanted, &mut |header, bytes, attachment| {
         port.clock.see(header.clock);
-        decode(header, bytes, attachment)
+        *into = Some(decode(header, bytes, attachment));
     });
-    match looked {
-        Looked::Found(result) => Some(result),
-        Looked::Nothing if ended => Some(Err(port.ended())),
-        Looked::Nothing | Looked::Elsewhere => None,
+    if looked == Looked::Nothing && ended {
+        *into = Some(Err(port.ended()));
     }
+    looked == Looked::Found || looked == Looked::Nothing && ended
 }
 
 /// Looks once for a message that nobody asked for.
@@ -65,7 +75,9 @@ pub(crate) fn look_for_any<R>(
     port: &Port,
     decode: &impl Fn(&Header, &[u8], Option<Attachment>) -> Result<R>,
 ) -> Option<Result<R>> {
-    look(port, Wanted::Any, decode)
+    let mut found = None;
+    look(port, Wanted::Any, &mut found, decode);
+    found
 }
 
 /// What an answer says if it is no answer.

@@ -486,8 +486,9 @@ impl Life {
         self.publish(port, header, Some(Attachment::Reason(reason)));
     }
 
-    /// Publishes the next outbound slot, which is free and holds the message already.
-    #[inline]
+    /// Publishes the next outbound slot, which is free and holds the message already. In its caller's place: a header that is
+    /// handed over in memory would be read in other parts than it was written in, and waited for.
+    #[inline(always)]
     fn publish(&mut self, port: &Port, mut header: Header, attachment: Option<Attachment>) {
         let position = self.out as u32;
         self.out += 1;

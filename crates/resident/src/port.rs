@@ -713,6 +713,7 @@ impl Port {
     ///
     /// # Safety
     /// The slot is filled, and not released while the bytes are used.
+    #[inline(always)]
     pub(crate) unsafe fn message(&self, ring: &Slots, position: u32) -> (Header, &[u8]) {
         let at = ring.at(position);
         let header = Header::read(&self.region, at);

@@ -31,10 +31,10 @@ pub(crate) enum Wanted {
 }
 
 /// What a look found.
-#[derive(Debug)]
-pub(crate) enum Looked<R> {
-    /// What was wanted.
-    Found(R),
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// What was wanted, and it was read.
+    Found,
     /// It is nowhere.
     Nothing,
     /// Somebody else looks, and may find it.
@@ -70,18 +70,13 @@ pub(crate) struct Replies {
 }
 
 impl Port {
-    /// Looks once for what is wanted: among what others took, and, if nobody else does, in the ring.
+    /// Looks once for what is wanted: among what others took, and, if nobody else does, in the ring. `read` puts it where it is
+    /// wanted: what is handed from one to the next waits each time until all of it was written.
     #[inline]
-    pub(crate) fn look<R>(
-        &self,
-        wanted: Wanted,
-        read: &mut impl FnMut(&Header, &[u8], Option<Attachment>) -> R,
-    ) -> Looked<R> {
+    pub(crate) fn look(&self, wanted: Wanted, read: &mut impl FnMut(&Header, &[u8], Option<Attachment>)) -> Looked {
         let replies = &*self.replies;
-        if replies.count.load(Ordering::Acquire) > 0
-            && let Some(found) = self.look_among_kept(wanted, read)
-        {
-            return Looked::Found(found);
+        if replies.count.load(Ordering::Acquire) > 0 && self.look_among_kept(wanted, read) {
+            return Looked::Found;
         }
         if replies.taken.load(Ordering::Relaxed) {
             return Looked::Elsewhere;
@@ -94,30 +89,34 @@ impl Port {
         if replies.taken.swap(true, Ordering::Acquire) {
             return Looked::Elsewhere;
         }
-        let (mut found, mut freed, mut delivered) = (None, false, false);
+        let (mut found, mut freed, mut delivered) = (false, false, false);
         // Who had the role before may have kept something for us.
         if replies.count.load(Ordering::Acquire) > 0 {
             found = self.look_among_kept(wanted, read);
         }
         let mut position = replies.head.load(Ordering::Relaxed);
         let first = position;
-        while found.is_none() && self.rings.out.is_filled(&self.region, position) {
+        while !found && self.rings.out.is_filled(&self.region, position) {
             // SAFETY: the slot is filled, and we have the role and do not release it before we are done.
             let (header, bytes) = unsafe { self.message(&self.rings.out, position) };
-            let attachment =
-                (header.flags & flags::ATTACHED != 0).then(|| lock(&self.attached_out).remove(&header.id)).flatten();
             let ours = match wanted {
                 Wanted::Answer(id) => header.correlation == id,
                 Wanted::Any => header.correlation == 0,
             };
+            let attached = header.flags & flags::ATTACHED != 0;
+            let attachment = || lock(&self.attached_out).remove(&header.id);
             if ours {
-                found = Some(read(&header, bytes, attachment));
-            } else if let Err(attachment) = self.keep(&header, bytes, attachment) {
-                if let Some(attachment) = attachment {
-                    lock(&self.attached_out).insert(header.id, attachment);
-                }
-                break;
+                found = true;
+                // Nothing is not handed over as something that may be there.
+                if attached { read(&header, bytes, attachment()) } else { read(&header, bytes, None) }
             } else {
+                let attachment = if attached { attachment() } else { None };
+                if let Err(attachment) = self.keep(&header, bytes, attachment) {
+                    if let Some(attachment) = attachment {
+                        lock(&self.attached_out).insert(header.id, attachment);
+                    }
+                    break;
+                }
                 delivered = true;
             }
             self.rings.out.release(&self.region, position);
@@ -141,22 +140,21 @@ impl Port {
         {
             self.mail.ring();
         }
-        found.map_or(Looked::Nothing, Looked::Found)
+        if found { Looked::Found } else { Looked::Nothing }
     }
 
-    fn look_among_kept<R>(
-        &self,
-        wanted: Wanted,
-        read: &mut impl FnMut(&Header, &[u8], Option<Attachment>) -> R,
-    ) -> Option<R> {
+    #[cold]
+    fn look_among_kept(&self, wanted: Wanted, read: &mut impl FnMut(&Header, &[u8], Option<Attachment>)) -> bool {
         let mut kept = lock(&self.replies.kept);
         let found = match wanted {
             Wanted::Answer(id) => kept.answers.remove(&id),
             Wanted::Any => kept.received.pop_front(),
-        }?;
+        };
+        let Some(found) = found else { return false };
         self.replies.count.fetch_sub(1, Ordering::Relaxed);
         drop(kept);
-        Some(read(&found.header, &found.bytes, found.attachment))
+        read(&found.header, &found.bytes, found.attachment);
+        true
     }
 
     /// Messages that nobody has taken, of a kernel whose outbound ring is full.

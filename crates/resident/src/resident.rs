@@ -525,14 +525,16 @@ impl<H: Handler> Resident<H> {
     #[inline]
     fn answer(&self, id: u64, deadline: Option<Instant>) -> Result<H::Reply> {
         let mut asked = Asked::new(self.port(), id);
-        self.port().wait_for_mail(deadline, || asked.look(&decode::<H::Reply>))
+        self.port().wait_for_mail(deadline, || asked.look(&decode::<H::Reply>))?;
+        asked.answer()
     }
 
     /// [`Self::ask`] for tasks. Dropped before it is done, the message may be handled all the same.
     pub async fn ask_async(&self, message: H::Message) -> Result<H::Reply> {
         let id = self.inject_async(&message, flags::ASK).await?;
         let mut asked = Asked::new(self.port(), id);
-        self.port().await_mail(|| asked.look(&decode::<H::Reply>)).await
+        self.port().await_mail(|| asked.look(&decode::<H::Reply>)).await?;
+        asked.answer()
     }
 
     /// [`Self::ask_async`] until the deadline. The message may be handled all the same.

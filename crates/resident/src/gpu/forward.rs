@@ -50,30 +50,22 @@ impl Forwarder {
     }
 
     /// Takes the kernel's next message, if there is any.
-    fn take(&mut self, port: &Port) -> Looked<()> {
+    fn take(&mut self, port: &Port) -> Looked {
         if self.links.is_empty() {
             return Looked::Nothing;
         }
-        let found = port.look(Wanted::Any, &mut |header, bytes, _| {
-            let (kind, clock, bytes) = (header.kind, header.clock, bytes.to_vec());
-            let failed = header.flags & crate::layout::flags::FAILED != 0;
-            (Letter { kind, clock, bytes, attachment: None }, failed)
-        });
-        let (letter, failed) = match found {
-            Looked::Found(found) => found,
-            Looked::Nothing => return Looked::Nothing,
-            Looked::Elsewhere => return Looked::Elsewhere,
-        };
-        // A message that failed has no answer.
-        if !failed {
-            self.pending.push_back(Pending { letter, to: self.links.clone() });
-        }
-        Looked::Found(())
+        port.look(Wanted::Any, &mut |header, bytes, _| {
+            // A message that failed has no answer.
+            if header.flags & crate::layout::flags::FAILED == 0 {
+                let letter = Letter { kind: header.kind, clock: header.clock, bytes: bytes.to_vec(), attachment: None };
+                self.pending.push_back(Pending { letter, to: self.links.clone() });
+            }
+        })
     }
 
     /// Takes everything that the kernel sent. It must not run meanwhile.
     pub(super) fn take_all(&mut self, port: &Port) {
-        while !matches!(self.take(port), Looked::Nothing) {
+        while self.take(port) != Looked::Nothing {
             std::hint::spin_loop();
         }
     }
@@ -83,7 +75,7 @@ impl Forwarder {
         let mut any = false;
         loop {
             if self.pending.is_empty() {
-                if !matches!(self.take(port), Looked::Found(())) {
+                if self.take(port) != Looked::Found {
                     return any;
                 }
                 any = true;
