@@ -8,13 +8,10 @@ use std::{marker::PhantomData, ops::Deref, sync::Arc, time::Instant};
 use millrace_core::{Device, Priority};
 use rkyv::{
     Portable, Serialize,
-    api::high::{HighSerializer, HighValidator, access, to_bytes_in},
+    api::high::{HighSerializer, HighValidator, access, to_bytes_in_with_alloc},
     bytecheck::CheckBytes,
     rancor,
-    ser::{
-        allocator::ArenaHandle,
-        writer::{Positional, Writer},
-    },
+    ser::writer::{Positional, Writer},
     util::AlignedVec,
 };
 
@@ -27,6 +24,7 @@ use crate::{
     layout::{RegionLayout, flags},
     port::{Attachment, Head, Place, posted},
     resident::{Base, lifecycle, restored},
+    scratch::{Scratch, Space},
     slots::Refusal,
 };
 
@@ -42,7 +40,7 @@ use crate::{
 /// ```
 pub trait Archivable:
     rkyv::Archive<Archived: Portable + Sync + for<'a> CheckBytes<HighValidator<'a, rancor::Error>>>
-    + for<'a> Serialize<HighSerializer<Target, ArenaHandle<'a>, rancor::Error>>
+    + for<'a> Serialize<HighSerializer<Target, Scratch<'a>, rancor::Error>>
     + Send
     + 'static
 {
@@ -50,7 +48,7 @@ pub trait Archivable:
 
 impl<T> Archivable for T where
     T: rkyv::Archive<Archived: Portable + Sync + for<'a> CheckBytes<HighValidator<'a, rancor::Error>>>
-        + for<'a> Serialize<HighSerializer<Target, ArenaHandle<'a>, rancor::Error>>
+        + for<'a> Serialize<HighSerializer<Target, Scratch<'a>, rancor::Error>>
         + Send
         + 'static
 {
@@ -133,33 +131,9 @@ unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
             8..16 => [0, bytes - 8].iter().for_each(|&at| piece(8, at)),
             16..=32 => [0, bytes - 16].iter().for_each(|&at| piece(16, at)),
             33..=64 => [0, 16, bytes - 32, bytes - 16].iter().for_each(|&at| piece(16, at)),
-            // Not `memcpy`, whose string instructions wait until all is written, while lines come from another core.
-            #[cfg(target_arch = "x86_64")]
-            65..=8192 if is_x86_feature_detected!("avx") => copy_lines(from, to, bytes),
             _ => std::ptr::copy_nonoverlapping(from, to, bytes),
         }
     }
-}
-
-/// Copies 64 bytes or more, a cache line at a time; the last one may overlap with the one before.
-///
-/// # Safety
-/// As for [`copy`].
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx")]
-unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
-    use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_storeu_si256};
-    let line = |at: usize| {
-        // SAFETY: 64 bytes from there on are valid in both places, by the caller's word.
-        unsafe {
-            let (from, to) = (from.add(at).cast::<__m256i>(), to.add(at).cast::<__m256i>());
-            let halves = [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))];
-            _mm256_storeu_si256(to, halves[0]);
-            _mm256_storeu_si256(to.add(1), halves[1]);
-        }
-    };
-    (0..bytes / 64).for_each(|n| line(64 * n));
-    line(bytes - 64);
 }
 
 /// Bytes up to which an archive for other kernels is copied into the slot of each.
@@ -175,6 +149,14 @@ pub(crate) fn corrupt(error: &rancor::Error) -> Error {
 /// Tells types of archives apart.
 pub(crate) fn kind_of<T>() -> u32 {
     crate::layout::type_id(std::any::type_name::<T>(), &[])
+}
+
+/// Archives a value: in a place if it fits there.
+#[inline]
+fn archived<T: Archivable>(value: &T, place: Place) -> Result<Target> {
+    let mut space = Space::new();
+    let made = to_bytes_in_with_alloc(value, Target::new(place), Scratch::over(&mut space));
+    made.map_err(|error: rancor::Error| corrupt(&error))
 }
 
 /// Whether the bytes are an archive of the type: every byte that matters is looked at.
@@ -202,7 +184,7 @@ pub struct Archive<T> {
 impl<T: Archivable> Archive<T> {
     /// Archives a value.
     pub fn new(value: &T) -> Result<Self> {
-        let target = to_bytes_in::<_, rancor::Error>(value, Target::new(NOWHERE)).map_err(|error| corrupt(&error))?;
+        let target = archived(value, NOWHERE)?;
         Ok(Self { bytes: Arc::new(target.beside.unwrap_or_default()), of: PhantomData })
     }
 
@@ -320,7 +302,7 @@ impl<H: ArchivedHandler> Behaviour for Archives<H> {
         };
         let message = checked::<H::Message>(bytes)?;
         let encode = |message: &H::Reply| {
-            let target = to_bytes_in(message, Target::new(NOWHERE)).map_err(|error| corrupt(&error))?;
+            let target = archived(message, NOWHERE)?;
             Ok(Emission { kind: kind_of::<H::Reply>(), bytes: Vec::new(), attachment: target.finish().1 })
         };
         let reply = {
@@ -331,8 +313,7 @@ impl<H: ArchivedHandler> Behaviour for Archives<H> {
         let most = if outbox.is_in_place() { usize::MAX } else { COPIED };
         outbox.answer_with(self.reply, |place| {
             let place = Place { room: place.room.min(most), ..place };
-            let written = to_bytes_in(&reply, Target::new(place)).map_err(|error| corrupt(&error))?;
-            Ok(written.finish())
+            Ok(archived(&reply, place)?.finish())
         })
     }
 
@@ -400,10 +381,10 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
         let high = priority == Priority::High;
         let clock = self.base.port.stamp(high);
         let head = Head { high, kind: self.message, flags, clock, buffer: (0, 0), quietly };
-        self.base.port.inject_with(&head, |place| match to_bytes_in(message, Target::new(place)) {
+        self.base.port.inject_with(&head, |place| match archived(message, place) {
             Ok(target) => Some(target.finish()),
             Err(error) => {
-                *failed = Some(corrupt(&error));
+                *failed = Some(error);
                 None
             }
         })
@@ -506,14 +487,16 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
             None => self.inject_blocking(message, priority, flags, deadline)?,
         };
         let mut asked = Asked::new(&self.base.port, id);
-        self.base.port.wait_for_mail(deadline, || asked.look(&decode::<H::Reply>))
+        self.base.port.wait_for_mail(deadline, || asked.look(&decode::<H::Reply>))?;
+        asked.answer()
     }
 
     /// [`Self::ask`] for tasks.
     pub async fn ask_async(&self, message: &H::Message) -> Result<Archive<H::Reply>> {
         let id = self.inject_async(message, flags::ASK).await?;
         let mut asked = Asked::new(&self.base.port, id);
-        self.base.port.await_mail(|| asked.look(&decode::<H::Reply>)).await
+        self.base.port.await_mail(|| asked.look(&decode::<H::Reply>)).await?;
+        asked.answer()
     }
 
     /// [`Self::ask_async`] until the deadline.

@@ -46,6 +46,7 @@ mod recover;
 mod region;
 mod replies;
 mod resident;
+mod scratch;
 mod slots;
 mod sync;
 mod workers;
