@@ -2,7 +2,7 @@
 
 use std::{
     ops::Range,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, MutexGuard, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -14,7 +14,7 @@ use millrace_core::{
 
 use crate::{
     compile::{Bound, Pipeline},
-    device::{GpuBlock, Shared},
+    device::{GpuBlock, Shared, error_of},
     staging::{Download, Mapped, Upload},
     submission::{GpuSubmission, ReadBack, Work},
     timing::{Stamps, Timing},
@@ -440,8 +440,7 @@ impl Batch for GpuBatch {
             timing.resolve(encoder);
         }
         let uploads: Vec<_> = uploads.into_iter().map(Upload::close).collect();
-        let submit = |encoder: wgpu::CommandEncoder| shared.guarded(|| shared.queue.submit([encoder.finish()]));
-        let submitted = encoder.map(submit).transpose();
+        let submitted = encoder.map(|encoder| shared.hand_over(encoder)).transpose();
         uploads.into_iter().for_each(|piece| shared.uploads.take_back(piece));
         downloads.iter().for_each(|piece| piece.map());
         shared.check()?;
@@ -468,14 +467,36 @@ impl Shared {
         batch.break_promises(0);
         batch.pass = None;
         if let Some(encoder) = batch.encoder.take()
-            && let Err(error) = self.guarded(|| self.queue.submit([encoder.finish()]))
+            && let Err(error) = self.hand_over(encoder)
         {
             self.lose(format!("memory that was not written cannot be cleared: {error}"));
         }
     }
 
-    fn encoder(&self) -> wgpu::CommandEncoder {
+    fn spare(&self) -> MutexGuard<'_, Option<wgpu::CommandEncoder>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn new_encoder(&self) -> wgpu::CommandEncoder {
         self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
+    }
+
+    fn encoder(&self) -> wgpu::CommandEncoder {
+        let spare = self.spare().take();
+        spare.unwrap_or_else(|| self.new_encoder())
+    }
+
+    /// Makes what the next batch begins with, for one who has to wait anyway.
+    pub(crate) fn prepare_encoder(&self) {
+        self.spare().get_or_insert_with(|| self.new_encoder());
+    }
+
+    /// Submits what was recorded. What a command did wrong, or an encoder, is a validation error here; whatever else goes wrong
+    /// loses the device, so nothing else is asked for.
+    fn hand_over(&self, encoder: wgpu::CommandEncoder) -> Result<wgpu::SubmissionIndex, wgpu::Error> {
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let index = self.queue.submit([encoder.finish()]);
+        error_of(scope).map_or(Ok(index), Err)
     }
 
     /// Scratch memory of at least so many bytes. Commands run in order, so all of them can use the same.

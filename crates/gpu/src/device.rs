@@ -1,8 +1,12 @@
 //! The device: what all of its parts share, and how it is opened and given up.
 
-use std::sync::{
-    Arc, Mutex, OnceLock, PoisonError, Weak,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    pin::pin,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
@@ -60,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) fetches: Arc<Fetches>,
     pub(crate) bytes: ByteKernels,
     pub(crate) scratch: Mutex<Option<Arc<Scratch>>>,
+    /// For the next batch.
+    pub(crate) spare: Mutex<Option<wgpu::CommandEncoder>>,
     next_block: AtomicU64,
     /// The number of the last batch that was begun.
     pub(crate) batches: AtomicU64,
@@ -189,6 +195,7 @@ impl Gpu {
                 fetches,
                 bytes: ByteKernels::default(),
                 scratch: Mutex::default(),
+                spare: Mutex::default(),
                 next_block: AtomicU64::new(1),
                 batches: AtomicU64::new(0),
                 landed: AtomicU64::new(0),
@@ -288,10 +295,18 @@ pub(crate) fn guarded<T>(device: &wgpu::Device, work: impl FnOnce() -> T) -> Res
     let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
     let validation = device.push_error_scope(wgpu::ErrorFilter::Validation);
     let result = work();
-    let errors = [validation, internal, memory].map(|scope| pollster::block_on(scope.pop()));
+    let errors = [validation, internal, memory].map(error_of);
     match errors.into_iter().flatten().next() {
         Some(error) => Err(error),
         None => Ok(result),
+    }
+}
+
+/// What went wrong since the scope was opened. It is known at once, outside of browsers.
+pub(crate) fn error_of(scope: wgpu::ErrorScopeGuard) -> Option<wgpu::Error> {
+    match pin!(scope.pop()).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(error) => error,
+        Poll::Pending => None,
     }
 }
 

@@ -186,6 +186,7 @@ impl Submission for GpuSubmission {
             return Ok(true);
         };
         let until = Instant::now() + timeout;
+        self.shared.prepare_encoder();
         let ran = awake(until.min(self.sleepy), || self.has_run(index))?
             || self.sleepy < until && self.poll(index, until.saturating_duration_since(Instant::now()))?;
         if ran {
