@@ -495,7 +495,7 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
     pub async fn ask_async(&self, message: &H::Message) -> Result<Archive<H::Reply>> {
         let id = self.inject_async(message, flags::ASK).await?;
         let mut asked = Asked::new(&self.base.port, id);
-        self.base.port.await_mail(|| asked.look(&decode::<H::Reply>)).await?;
+        self.base.port.await_mail(|| asked.look(&decode::<H::Reply>)).await;
         asked.answer()
     }
 
@@ -507,7 +507,7 @@ impl<H: ArchivedHandler> ArchivedResident<H> {
     /// The next answer to a message that was sent: waits until the deadline.
     pub fn receive(&self, deadline: Instant) -> Result<Archive<H::Reply>> {
         let port = &self.base.port;
-        port.wait_for_mail(Some(deadline), || look_for_any(port, &decode::<H::Reply>))
+        port.wait_for_mail(Some(deadline), || look_for_any(port, &decode::<H::Reply>)).flatten()
     }
 
     /// [`Self::receive`], if it is there.

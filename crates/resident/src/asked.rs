@@ -26,9 +26,9 @@ impl<'a, R> Asked<'a, R> {
     pub(crate) fn look(
         &mut self,
         decode: &impl Fn(&Header, &[u8], Option<Attachment>) -> Result<R>,
-    ) -> Option<Result<()>> {
+    ) -> Option<()> {
         self.answered |= look(self.port, Wanted::Answer(self.id), &mut self.answer, decode);
-        self.answered.then_some(Ok(()))
+        self.answered.then_some(())
     }
 
     /// What it was told.

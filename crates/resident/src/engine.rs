@@ -183,7 +183,7 @@ impl Recovery for Fallen {
             // The next attempt needs the handler, however it ends.
             found.wanted_back.store(true, Ordering::Release);
             found.tell(Command::Terminate);
-            let _ = found.wait_for_mail(None, || found.status().is_ended().then_some(Ok(())));
+            let _ = found.wait_for_mail(None, || found.status().is_ended().then_some(()));
             self.take_back(&found, again.reached);
             found.abandon();
         })

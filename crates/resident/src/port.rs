@@ -326,7 +326,7 @@ impl Port {
         mut inject: impl FnMut() -> Result<u64, Refusal>,
     ) -> Result<u64> {
         let attempt = || self.sent(inject());
-        self.patiently(deadline, attempt, |until, attempt| self.room.wait_for_room(Some(until), false, attempt))
+        self.patiently(deadline, attempt, |until, attempt| self.room.wait_for_room(Some(until), false, attempt)).flatten()
     }
 
     /// Sends with `inject`, awaiting room.
@@ -346,23 +346,23 @@ impl Port {
 
     /// Waits with `wait` until `attempt` succeeds. With a deadline it ends there. Without, it ends when the kernel has
     /// made no progress for the device's timeout.
-    pub(crate) fn patiently<R, F: FnMut() -> Option<Result<R>>>(
+    fn patiently<R, F: FnMut() -> Option<R>>(
         &self,
         deadline: Option<Instant>,
         mut attempt: F,
-        wait: impl Fn(Instant, &mut F) -> Option<Result<R>>,
+        wait: impl Fn(Instant, &mut F) -> Option<R>,
     ) -> Result<R> {
         // Most answers come while it is worth polling for them, and looking at the clock would only delay that.
         if let Some(result) = poll_while_worthwhile(&mut attempt) {
-            return result;
+            return Ok(result);
         }
         if let Some(deadline) = deadline {
-            return wait(deadline, &mut attempt).unwrap_or(Err(Error::Deadline));
+            return wait(deadline, &mut attempt).ok_or(Error::Deadline);
         }
         let mut before = self.progress();
         loop {
             if let Some(result) = wait(Instant::now() + self.timeout, &mut attempt) {
-                return result;
+                return Ok(result);
             }
             let now = self.progress();
             if now == std::mem::replace(&mut before, now) {
@@ -659,7 +659,7 @@ impl Port {
     /// Tells the kernel what to do, and waits until it does.
     pub(crate) fn steer(&self, command: Command) -> Result<()> {
         let Some(number) = self.request(command)? else { return Ok(()) };
-        self.wait_for_mail(None, || self.is_acknowledged(number))
+        self.wait_for_mail(None, || self.is_acknowledged(number)).flatten()
     }
 
     /// [`Self::steer`] for tasks.
@@ -697,7 +697,7 @@ impl Port {
     pub(crate) fn wait_for_mail<R>(
         &self,
         deadline: Option<Instant>,
-        attempt: impl FnMut() -> Option<Result<R>>,
+        attempt: impl FnMut() -> Option<R>,
     ) -> Result<R> {
         self.leave_nothing();
         self.patiently(deadline, attempt, |until, attempt| self.mail.wait(Some(until), false, attempt))

@@ -113,7 +113,7 @@ fn recovered(
     }
     // Who was told of a panic may be here before the kernel has ended.
     if port.is_failing() {
-        port.wait_for_mail(None, || port.status().is_ended().then_some(Ok(())))?;
+        port.wait_for_mail(None, || port.status().is_ended().then_some(()))?;
     }
     if port.status() != Status::Failed {
         return Err(Error::NotFrom { from: port.status(), to: Status::Launched });

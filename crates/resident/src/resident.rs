@@ -533,7 +533,7 @@ impl<H: Handler> Resident<H> {
     pub async fn ask_async(&self, message: H::Message) -> Result<H::Reply> {
         let id = self.inject_async(&message, flags::ASK).await?;
         let mut asked = Asked::new(self.port(), id);
-        self.port().await_mail(|| asked.look(&decode::<H::Reply>)).await?;
+        self.port().await_mail(|| asked.look(&decode::<H::Reply>)).await;
         asked.answer()
     }
 
@@ -563,7 +563,7 @@ impl<H: Handler> Resident<H> {
     /// The next answer to a message that was sent, or the next message that the handler emitted: waits until the
     /// deadline.
     pub fn receive(&self, deadline: Instant) -> Result<H::Reply> {
-        self.port().wait_for_mail(Some(deadline), || look_for_any(self.port(), &decode::<H::Reply>))
+        self.port().wait_for_mail(Some(deadline), || look_for_any(self.port(), &decode::<H::Reply>)).flatten()
     }
 
     /// [`Self::receive`], if it is there.
@@ -629,7 +629,7 @@ macro_rules! lifecycle {
             /// The state between two messages. The kernel may be paused; it makes the copy itself.
             pub fn checkpoint(&self) -> Result<$crate::Checkpoint<H::State>> {
                 let (port, number) = (&self.base.port, self.base.port.want_checkpoint());
-                port.wait_for_mail(None, || port.is_checkpointed(number))?;
+                port.wait_for_mail(None, || port.is_checkpointed(number)).flatten()?;
                 self.last_checkpoint().unwrap_or(Err($crate::Error::NoPayload))
             }
 
@@ -677,7 +677,7 @@ macro_rules! lifecycle {
 
             /// Waits until it is like that, until the deadline. An error if it has ended otherwise.
             pub fn wait_for(&self, status: Status, deadline: Instant) -> Result<()> {
-                self.base.port.wait_for_mail(Some(deadline), || self.base.port.has_become(status))
+                self.base.port.wait_for_mail(Some(deadline), || self.base.port.has_become(status)).flatten()
             }
 
             /// [`Self::wait_for`] for tasks.
