@@ -23,10 +23,7 @@ impl<'a, R> Asked<'a, R> {
 
     /// Looks once for the answer.
     #[inline]
-    pub(crate) fn look(
-        &mut self,
-        decode: &impl Fn(&Header, &[u8], Option<Attachment>) -> Result<R>,
-    ) -> Option<()> {
+    pub(crate) fn look(&mut self, decode: &impl Fn(&Header, &[u8], Option<Attachment>) -> Result<R>) -> Option<()> {
         self.answered |= look(self.port, Wanted::Answer(self.id), &mut self.answer, decode);
         self.answered.then_some(())
     }

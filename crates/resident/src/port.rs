@@ -326,7 +326,8 @@ impl Port {
         mut inject: impl FnMut() -> Result<u64, Refusal>,
     ) -> Result<u64> {
         let attempt = || self.sent(inject());
-        self.patiently(deadline, attempt, |until, attempt| self.room.wait_for_room(Some(until), false, attempt)).flatten()
+        self.patiently(deadline, attempt, |until, attempt| self.room.wait_for_room(Some(until), false, attempt))
+            .flatten()
     }
 
     /// Sends with `inject`, awaiting room.
@@ -694,11 +695,7 @@ impl Port {
     }
 
     /// Waits for something that the kernel rings the mail bell for.
-    pub(crate) fn wait_for_mail<R>(
-        &self,
-        deadline: Option<Instant>,
-        attempt: impl FnMut() -> Option<R>,
-    ) -> Result<R> {
+    pub(crate) fn wait_for_mail<R>(&self, deadline: Option<Instant>, attempt: impl FnMut() -> Option<R>) -> Result<R> {
         self.leave_nothing();
         self.patiently(deadline, attempt, |until, attempt| self.mail.wait(Some(until), false, attempt))
     }
