@@ -24,6 +24,7 @@ mod bell;
 mod bias;
 mod crew;
 mod drops;
+mod ends;
 mod error;
 mod fence;
 mod kept;

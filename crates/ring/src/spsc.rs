@@ -21,6 +21,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::{
     drops::drop_all,
+    ends::{receiving, sending},
     error::{CapacityError, RecvDeadlineError, RecvError, SendDeadlineError, SendError, TryRecvError, TrySendError},
     fence,
     poll::Pace,
@@ -68,6 +69,14 @@ impl<T> Ring<T> {
         let head = self.head.load(Ordering::SeqCst);
         let tail = self.tail.load(Ordering::SeqCst);
         tail.wrapping_sub(head).min(self.shared.capacity)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn capacity(&self) -> usize {
+        self.shared.capacity
     }
 
     /// Fixes the end of the stream, the first time it is called, and says where it is.
@@ -138,19 +147,7 @@ pub struct Sender<T> {
 }
 
 impl<T: Send> Sender<T> {
-    /// Sends if there is room, and gives the message back if not.
-    ///
-    /// ```
-    /// use millrace_ring::TrySendError;
-    /// let (mut tx, _rx) = millrace_ring::spsc::bounded(1)?;
-    /// assert_eq!(tx.try_send("first"), Ok(()));
-    /// assert_eq!(tx.try_send("second"), Err(TrySendError::Full("second")));
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    #[inline]
-    pub fn try_send(&mut self, message: T) -> Result<(), TrySendError<T>> {
-        wait::try_send(&mut &mut *self, message)
-    }
+    sending!("spsc", "mut tx", [&mut] self);
 
     /// Whether there is room for one more.
     #[inline(always)]
@@ -200,112 +197,6 @@ impl<T: Send> Sender<T> {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Sends, blocking while the ring is full.
-    ///
-    /// ```
-    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
-    /// tx.send(1).unwrap();
-    /// let receiver = std::thread::spawn(move || [rx.recv(), rx.recv()]);
-    /// tx.send(2).unwrap(); // as soon as there is room
-    /// assert_eq!(receiver.join().unwrap(), [Ok(1), Ok(2)]);
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    #[inline]
-    pub fn send(&mut self, message: T) -> Result<(), SendError<T>> {
-        wait::send(&mut &mut *self, message, None).map_err(|e| SendError(e.into_inner()))
-    }
-
-    /// Sends, blocking while the ring is full, until the deadline at most.
-    ///
-    /// ```
-    /// use std::time::{Duration, Instant};
-    /// let (mut tx, _rx) = millrace_ring::spsc::bounded(1)?;
-    /// let soon = Instant::now() + Duration::from_millis(1);
-    /// assert!(tx.send_deadline(1, soon).is_ok());
-    /// assert!(tx.send_deadline(2, soon).is_err(), "it is full and stays so");
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    #[inline]
-    pub fn send_deadline(&mut self, message: T, deadline: Instant) -> Result<(), SendDeadlineError<T>> {
-        wait::send(&mut &mut *self, message, Some(deadline))
-    }
-
-    /// [`Self::send_deadline`] from now on.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
-    /// tx.send_timeout(1, Duration::from_secs(10)).unwrap();
-    /// let late = tx.send_timeout(2, Duration::from_millis(1)).unwrap_err();
-    /// assert_eq!((late.into_inner(), rx.recv()), (2, Ok(1)));
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    pub fn send_timeout(&mut self, message: T, timeout: Duration) -> Result<(), SendDeadlineError<T>> {
-        wait::send(&mut &mut *self, message, wait::after(timeout))
-    }
-
-    /// Sends, awaiting room. Dropped before it is done, the future has sent nothing.
-    ///
-    /// ```
-    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
-    /// pollster::block_on(tx.send_async(7)).unwrap();
-    /// assert_eq!(pollster::block_on(rx.recv_async()), Ok(7));
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    pub fn send_async(&mut self, message: T) -> impl Future<Output = Result<(), SendError<T>>> + Send + Unpin + '_ {
-        Sending::new(self, message)
-    }
-
-    /// Closes the ring: nothing more can be sent, what was sent is still received.
-    ///
-    /// ```
-    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(2)?;
-    /// tx.try_send(1).unwrap();
-    /// tx.close();
-    /// assert!(tx.is_closed() && tx.try_send(2).is_err());
-    /// assert_eq!(rx.recv(), Ok(1));
-    /// assert!(rx.recv().is_err());
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    pub fn close(&mut self) {
-        self.ring.close();
-    }
-
-    /// Whether one of the ends closed the ring.
-    ///
-    /// ```
-    /// let (mut tx, rx) = millrace_ring::spsc::bounded::<u8>(1)?;
-    /// assert!(!tx.is_closed());
-    /// drop(rx);
-    /// assert!(tx.is_closed());
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    pub fn is_closed(&self) -> bool {
-        self.ring.is_closed()
-    }
-
-    /// Messages in the ring at some moment during the call.
-    ///
-    /// ```
-    /// let (mut tx, _rx) = millrace_ring::spsc::bounded(2)?;
-    /// tx.try_send(1).unwrap();
-    /// assert_eq!((tx.len(), tx.is_empty(), tx.capacity()), (1, false, 2));
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    pub fn len(&self) -> usize {
-        self.ring.len()
-    }
-
-    /// Whether the ring was empty at some moment during the call.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// How many messages fit.
-    pub fn capacity(&self) -> usize {
-        self.ring.shared.capacity
     }
 }
 
@@ -429,139 +320,11 @@ impl<T> Receiver<T> {
 }
 
 impl<T: Send> Receiver<T> {
-    /// Receives if a message is there.
-    ///
-    /// ```
-    /// use millrace_ring::TryRecvError;
-    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
-    /// assert_eq!(rx.try_recv(), Err(TryRecvError::Empty));
-    /// tx.try_send(7).unwrap();
-    /// assert_eq!(rx.try_recv(), Ok(7));
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    #[inline]
-    pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
-        wait::try_recv(&mut &mut *self)
-    }
-
-    /// Receives, blocking while the ring is empty.
-    ///
-    /// ```
-    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
-    /// std::thread::spawn(move || tx.send(7)); // and then it is gone
-    /// assert_eq!((rx.recv(), rx.recv()), (Ok(7), Err(millrace_ring::RecvError)));
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    #[inline]
-    pub fn recv(&mut self) -> Result<T, RecvError> {
-        wait::recv(&mut &mut *self)
-    }
-
-    /// Receives, blocking while the ring is empty, until the deadline at most.
-    ///
-    /// ```
-    /// use std::time::{Duration, Instant};
-    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
-    /// tx.try_send(1).unwrap();
-    /// let soon = Instant::now() + Duration::from_millis(1);
-    /// assert_eq!(rx.recv_deadline(soon), Ok(1));
-    /// assert!(rx.recv_deadline(soon).is_err(), "nothing else comes");
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    #[inline]
-    pub fn recv_deadline(&mut self, deadline: Instant) -> Result<T, RecvDeadlineError> {
-        wait::recv_until(&mut &mut *self, Some(deadline))
-    }
-
-    /// [`Self::recv_deadline`] from now on.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
-    /// assert!(rx.recv_timeout(Duration::from_millis(1)).is_err(), "nothing comes");
-    /// tx.try_send(7).unwrap();
-    /// assert_eq!(rx.recv_timeout(Duration::from_secs(10)), Ok(7));
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<T, RecvDeadlineError> {
-        wait::recv_until(&mut &mut *self, wait::after(timeout))
-    }
-
-    /// Receives, awaiting a message. Dropped before it is done, the future has received nothing.
-    ///
-    /// ```
-    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(1)?;
-    /// std::thread::spawn(move || tx.send(7));
-    /// assert_eq!(pollster::block_on(rx.recv_async()), Ok(7));
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    pub fn recv_async(&mut self) -> impl Future<Output = Result<T, RecvError>> + Send + Unpin + '_ {
-        Receiving::new(self)
-    }
-
-    /// Hands up to `max` messages that are there to `each`, and says how many. The sender learns of it once for all
-    /// of them.
-    ///
-    /// ```
-    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(8)?;
-    /// (0..5).for_each(|i| tx.try_send(i).unwrap());
-    /// let mut got = Vec::new();
-    /// assert_eq!((rx.drain(3, |i| got.push(i)), rx.drain(9, |i| got.push(i))), (3, 2));
-    /// assert_eq!(got, [0, 1, 2, 3, 4]);
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    #[inline]
-    pub fn drain(&mut self, max: usize, mut each: impl FnMut(T)) -> usize {
-        /// Also tells if `each` panics.
-        struct Tell<'a, T>(&'a mut Receiver<T>, usize);
-        impl<T> Drop for Tell<'_, T> {
-            fn drop(&mut self) {
-                self.0.made_room(self.1);
-            }
-        }
-        let mut tell = Tell(self, 0);
-        while tell.1 < max && tell.0.has_next() {
-            tell.1 += 1;
-            let message = tell.0.read(|message| message);
-            each(message);
-        }
-        tell.1
-    }
-
-    /// Closes the ring: nothing more can be sent, what was sent can still be received.
-    ///
-    /// ```
-    /// let (mut tx, mut rx) = millrace_ring::spsc::bounded(2)?;
-    /// tx.try_send(1).unwrap();
-    /// rx.close();
-    /// assert!(tx.try_send(2).is_err());
-    /// assert_eq!((rx.len(), rx.recv()), (1, Ok(1)));
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    pub fn close(&mut self) {
-        self.ring.close();
-    }
-
-    /// Messages in the ring at some moment during the call.
-    ///
-    /// ```
-    /// let (mut tx, rx) = millrace_ring::spsc::bounded(4)?;
-    /// tx.try_send(1).unwrap();
-    /// assert_eq!((rx.len(), rx.is_empty(), rx.capacity()), (1, false, 4));
-    /// # Ok::<(), millrace_ring::CapacityError>(())
-    /// ```
-    pub fn len(&self) -> usize {
-        self.ring.len()
-    }
+    receiving!("spsc", "mut tx");
 
     /// Whether the ring was empty at some moment during the call.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// How many messages fit.
-    pub fn capacity(&self) -> usize {
-        self.ring.shared.capacity
+        self.ring.is_empty()
     }
 }
 
