@@ -10,7 +10,7 @@
 //! Nothing that a kernel writes is trusted.
 //!
 //! Its `unsafe` code is in few places: `message.rs` (structs are bytes), `region.rs` and `gpu/arena.rs` (words at
-//! addresses), and the copies into and out of slots in `port.rs`, `handler.rs` and `kernel.rs`.
+//! addresses), and the copies into and out of slots in `port`, `handler.rs` and `kernel`.
 //!
 //! | to | look at |
 //! |---|---|
@@ -49,6 +49,7 @@ mod resident;
 mod scratch;
 mod slots;
 mod sync;
+mod telemetry;
 mod workers;
 
 pub use archive::{Archivable, Archive, ArchivedHandler, ArchivedResident};
@@ -64,6 +65,7 @@ pub use options::{
     Command, InUse, LaunchOptions, MAX_CAPACITY, Mode, Residency, RestartPolicy, STARVATION_BOUND, Status, WaitPolicy,
 };
 pub use region::Region;
-pub use resident::{Checkpoint, Launch, Resident, Telemetry};
+pub use resident::{Launch, Resident};
 /// The crate that archives are made with.
 pub use rkyv;
+pub use telemetry::{Checkpoint, Telemetry};
