@@ -2,6 +2,7 @@
 
 use std::{
     hint::black_box,
+    mem::offset_of,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         mpsc::{Receiver, SyncSender, sync_channel},
@@ -10,8 +11,11 @@ use std::{
     time::Instant,
 };
 
+use bytemuck::{Pod, Zeroable};
 use millrace::resident::{
-    Archive, ArchivedHandler, ArchivedResident, Handler, Launch, LaunchOptions, Message, Resident, Scope, rkyv,
+    Archive, ArchivedHandler, ArchivedResident, Handler, Launch, LaunchOptions, Message, Resident, Scope,
+    layout::{HEADER, RegionLayout},
+    rkyv,
 };
 
 use super::{
@@ -334,23 +338,35 @@ fn rkyv_alone(effort: &Effort) -> Result<Vec<Metric>> {
 
 /// A thread that reads what was copied.
 struct Audience {
-    stage: Arc<Mutex<Vec<f32>>>,
+    stage: Arc<Mutex<Vec<Line>>>,
     ready: SyncSender<()>,
     read: Receiver<f32>,
     thread: thread::JoinHandle<()>,
 }
 
-/// Nothing but copying the floats, into as much memory as the slots have and that a thread on another core reads in between.
+/// Nothing but copying the floats: to where they lie in the slots of a kernel, which a thread on another core reads in between. How
+/// long a copy takes depends on where it goes.
 fn limit(effort: &Effort) -> Result<Vec<Metric>> {
-    let words = LARGE / 4;
-    let stage = Arc::new(Mutex::new(vec![0f32; LARGE_BURST * words]));
+    // In an archive, what a message points to comes first.
+    [("write-2x1000", size_of::<Vectors>(), offset_of!(Vectors, a)), ("write-archive-2x1000", LARGE, 0)]
+        .map(|(case, payload, floats_at)| {
+            let layout = RegionLayout::new(LARGE_BURST, LARGE_BURST, payload, 0);
+            Ok(Metric::lower(case, "ns", copied(effort, layout.in_stride, (HEADER + floats_at) / size_of::<f32>())?))
+        })
+        .into_iter()
+        .collect()
+}
+
+/// The mean time of copying two vectors to a place in each slot, burst by burst.
+fn copied(effort: &Effort, stride: usize, floats_at: usize) -> Result<Vec<f64>> {
+    let stage = Arc::new(Mutex::new(vec![Line::default(); LARGE_BURST * stride / Line::default().0.len()]));
     let ((ready, wake), (done, read)) = (sync_channel::<()>(1), sync_channel(1));
     let thread = {
         let stage = stage.clone();
         let body = move || {
             while wake.recv().is_ok() {
                 reader_is_here();
-                let sum = stage.lock().unwrap_or_else(PoisonError::into_inner).iter().sum::<f32>();
+                let sum = floats_of(&mut stage.lock().unwrap_or_else(PoisonError::into_inner)).iter().sum::<f32>();
                 if done.send(sum).is_err() {
                     return;
                 }
@@ -367,18 +383,29 @@ fn limit(effort: &Effort) -> Result<Vec<Metric>> {
         rest();
         let mut stage = audience.stage.lock().unwrap_or_else(PoisonError::into_inner);
         let before = Instant::now();
-        for slot in stage.chunks_exact_mut(words) {
-            slot[..FLOATS].copy_from_slice(black_box(&a));
-            slot[FLOATS..2 * FLOATS].copy_from_slice(black_box(&b));
+        for slot in floats_of(&mut stage).chunks_exact_mut(stride) {
+            let floats = &mut slot[floats_at..];
+            floats[..FLOATS].copy_from_slice(black_box(&a));
+            floats[FLOATS..2 * FLOATS].copy_from_slice(black_box(&b));
         }
         samples.push(each(before, LARGE_BURST));
         drop(stage);
         let gone = |_| Error::Closed("the reader");
         audience.ready.send(()).map_err(|_| Error::Closed("the reader"))?;
-        black_box(audience.read.recv_timeout(PATIENCE).map_err(gone)?);
+        let sum = audience.read.recv_timeout(PATIENCE).map_err(gone)?;
+        read_all(sum / LARGE_BURST as f32, FLOATS)?;
     }
     let Audience { ready, thread, .. } = audience;
     drop(ready);
     thread.join().map_err(|_| Error::Panicked)?;
-    Ok(vec![Metric::lower("write-2x1000", "ns", samples)])
+    Ok(samples)
+}
+
+/// Memory that begins where slots do.
+#[derive(Debug, Clone, Copy, Default, Zeroable, Pod)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+fn floats_of(lines: &mut [Line]) -> &mut [f32] {
+    bytemuck::cast_slice_mut(lines)
 }

@@ -16,7 +16,7 @@ pub(super) fn serialization(rows: &mut [Row]) {
         let mut conditions = Conditions::default();
         let case = row.case();
         if matches!(case, "write-2x1000" | "write-archive-2x1000") {
-            let copy = value_of(rows, "limit/write-2x1000");
+            let copy = value_of(rows, &format!("limit/{case}"));
             conditions.at_most("p50", median, copy.map(|ns| ns + 30.0), "30 ns beyond copying the floats");
         } else if case.starts_with("access") {
             conditions.at_most("p50", median, Some(2.0), "in place");
