@@ -132,36 +132,50 @@ pub(crate) fn tanh(x: f32) -> f32 {
     top / bottom
 }
 
+/// e to the power of `x` as a power of two, and what that has to be multiplied with, less one.
+#[inline(always)]
+fn exp_parts(x: f32) -> (f32, f32) {
+    let (n, r) = by_ln_2(x);
+    (power_of(n), (exp_rest(r) * r).mul_add(r, r))
+}
+
 /// `1 - z` and `1 + z` with `z = e^(-2|x|)`. One and the power of two in `z` are taken together, so that nothing is lost near zero.
 #[inline(always)]
 pub(crate) fn tanh_fraction(x: f32) -> (f32, f32) {
     let a = -2.0 * x.abs();
     // NaN stays.
-    let (n, r) = by_ln_2(if a < -20.0 { -20.0 } else { a });
-    let power = power_of(n);
-    let q = (exp_rest(r) * r).mul_add(r, r);
+    let (power, q) = exp_parts(if a < -20.0 { -20.0 } else { a });
     (power.mul_add(-q, 1.0 - power).copysign(x), power.mul_add(q, 1.0 + power))
 }
 
-/// `z / (1 + z)` or `1 / (1 + z)` with `z = e^(-|x|)`, which is at most one: nothing overflows.
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
-    sigmoid_of(x, exp(-x.abs()))
+    // Beyond, one is nothing next to the other term of the divisor, or the other way round.
+    let far = if x < 0.0 { exp(x) } else { 1.0 };
+    if x.abs() > NEAR { far } else { sigmoid_near(x) }
 }
 
 /// The same up to [`NEAR`].
 #[inline(always)]
 pub(crate) fn sigmoid_near(x: f32) -> f32 {
-    sigmoid_of(x, exp_near(-x.abs()))
+    1.0 / sigmoid_divisor(x)
 }
 
+/// `1 + e^(-x)` up to [`NEAR`]. Of one and the power of two the larger is added last, so that what is rounded before is small.
 #[inline(always)]
-fn sigmoid_of(x: f32, z: f32) -> f32 {
-    let (top, bottom) = (if x < 0.0 { z } else { 1.0 }, 1.0 + z);
-    let y = top / bottom;
-    // What rounding took from the divisor, about divided by it.
-    let rest = (z - (bottom - 1.0)) * bottom.mul_add(-0.5, 1.457);
-    y.mul_add(-rest, y)
+fn sigmoid_divisor(x: f32) -> f32 {
+    let (power, q) = exp_parts(-x);
+    // Each for itself, which is one instruction.
+    let small = if power < 1.0 { power } else { 1.0 };
+    let large = if power > 1.0 { power } else { 1.0 };
+    large + power.mul_add(q, small)
+}
+
+/// The divisor that one has to be divided by for the sigmoid of any number, to within the smallest there are: at most half of the
+/// largest.
+#[inline(always)]
+pub(crate) fn sigmoid_divisor_of_any(x: f32) -> f32 {
+    sigmoid_divisor(clamp(x, -88.0, 88.0))
 }
 
 /// Beyond this, [`sin`] and [`cos`] lose digits.
