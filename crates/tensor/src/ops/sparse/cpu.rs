@@ -34,14 +34,31 @@ pub(crate) fn carry() -> CpuKernel {
     })
 }
 
-/// The rows that begin pieces: how many of the first `diagonal` items are ends of rows, by bisection.
-fn row_at(pointers: &[u32], entries: usize, diagonal: usize) -> usize {
+/// The row that begins a piece: how many of the first `diagonal` items are ends of rows. It is looked for around `near` first, in
+/// steps that double, then by bisection: in the whole matrix every look would be at memory that nobody has looked at lately.
+fn row_at(pointers: &[u32], entries: usize, diagonal: usize, near: usize) -> usize {
     let rows = pointers.len() - 1;
+    // Whether the end of that row comes before the entry that is there otherwise.
+    let ends_before = |row: usize| (pointers[row + 1] as usize) < diagonal - row;
     let (mut low, mut high) = (diagonal.saturating_sub(entries), diagonal.min(rows));
+    let mut step = 1;
+    let mut next = near.clamp(low, high);
+    while next < high && ends_before(next) {
+        low = next + 1;
+        next = (low + step).min(high);
+        step *= 2;
+    }
+    high = next;
+    next = high.saturating_sub(step).max(low);
+    while next > low && !ends_before(next) {
+        high = next;
+        step *= 2;
+        next = high.saturating_sub(step).max(low);
+    }
+    low = next;
     while low < high {
         let middle = (low + high) / 2;
-        // The end of row `middle` comes before the entry that is there otherwise.
-        if (pointers[middle + 1] as usize) < diagonal - middle { low = middle + 1 } else { high = middle }
+        if ends_before(middle) { low = middle + 1 } else { high = middle }
     }
     low
 }
@@ -49,10 +66,12 @@ fn row_at(pointers: &[u32], entries: usize, diagonal: usize) -> usize {
 /// Fills in where pieces start: rows that never fall.
 fn divide(pointers: &[u32], params: &Params, starts: &mut [u32]) {
     let total = (params.rows + params.entries) as usize;
-    let mut row = 0;
+    let (mut row, mut rows) = (0, 0);
     for (piece, start) in starts.iter_mut().enumerate() {
         let diagonal = total.min(piece * params.items as usize);
-        row = row_at(pointers, params.entries as usize, diagonal).max(row);
+        // Many pieces have about as many rows as the one before.
+        let found = row_at(pointers, params.entries as usize, diagonal, row + rows).max(row);
+        (row, rows) = (found, found - row);
         *start = row as u32;
     }
 }
@@ -240,5 +259,24 @@ mod tests {
         // What a device may hold if somebody wrote into its buffers.
         let (params, starts) = divided(&[0, 900, 3, 700, 2, 1_000_000, 8], 3);
         assert!(starts.windows(2).all(|pair| pair[0] <= pair[1]) && *starts.last().unwrap() <= params.rows);
+    }
+
+    #[test]
+    fn the_rows_that_begin_pieces_are_found_from_anywhere() {
+        for lengths in
+            [vec![3; 100], vec![0; 50], vec![1, 0, 0, 90, 0, 2, 2, 2, 700, 1, 0], (0..60).map(|i| i * i % 23).collect()]
+        {
+            let mut pointers = vec![0u32];
+            lengths.iter().for_each(|length| pointers.push(pointers[pointers.len() - 1] + length));
+            let (rows, entries) = (lengths.len(), pointers[lengths.len()] as usize);
+            // All items in order: an end of a row after the row's entries.
+            let ends: Vec<bool> = lengths.iter().flat_map(|&n| (0..=n).map(move |i| i == n)).collect();
+            for diagonal in 0..=rows + entries {
+                let before = ends[..diagonal].iter().filter(|end| **end).count();
+                for near in 0..rows + 3 {
+                    assert_eq!(row_at(&pointers, entries, diagonal, near), before, "{lengths:?} {diagonal} {near}");
+                }
+            }
+        }
     }
 }

@@ -172,11 +172,13 @@ mod x86 {
             ask_ahead(indices.as_ptr(), values.as_ptr());
         }
         let mut from = 0;
-        let [a, b, c, d] = lengths.map(|length| {
+        // Not by `map`, which has no such vectors: it would hand them over in memory.
+        let mut next = |length: usize| {
             let of_row = from..from + length;
             from = of_row.end;
             products_avx512(&indices[of_row.clone()], &values[of_row], x)
-        });
+        };
+        let (a, b, c, d) = (next(lengths[0]), next(lengths[1]), next(lengths[2]), next(lengths[3]));
         // Pairs of a and b next to one another, then all four, in each quarter; then the quarters.
         let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
         let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
@@ -279,11 +281,12 @@ mod x86 {
             ask_ahead(indices.as_ptr(), values.as_ptr());
         }
         let mut from = 0;
-        let [a, b, c, d] = [0, 1, 2, 3].map(|row| {
+        let mut next = |row: usize| {
             let (start, length) = (from, lengths[row]);
             from += length;
             run_avx2(&values[start..from], &x[firsts[row]..firsts[row] + length])
-        });
+        };
+        let (a, b, c, d) = (next(0), next(1), next(2), next(3));
         let halves = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
         let both = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves));
         let mut four = [0.0; 4];
