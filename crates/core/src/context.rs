@@ -149,6 +149,7 @@ impl Context {
             }
             Engine::Queued(queue) => (Drive::Line(Line::new(queue)), 1),
         };
+        let ticks = TickClock::pick();
         let core = Arc::new(Core {
             id,
             info,
@@ -167,7 +168,8 @@ impl Context {
             aborting: AtomicBool::new(false),
             recording: Recording::default(),
             opened: Instant::now(),
-            ticks: TickClock::pick(),
+            ticks,
+            opened_at: ticks.now(),
         });
         let crew = Arc::new(Workers {
             core: Arc::downgrade(&core),

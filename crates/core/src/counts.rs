@@ -110,16 +110,16 @@ impl Tally {
         add(&self.commands[place(kind)], 1);
     }
 
-    /// A launch begins, so long after the device was opened.
-    pub(crate) fn begin(&self, at: Duration) {
-        self.began.store((at.as_nanos() as u64).max(1), Ordering::Relaxed);
+    /// A launch begins, so many nanoseconds after the device was opened.
+    pub(crate) fn begin(&self, at: u64) {
+        self.began.store(at.max(1), Ordering::Relaxed);
     }
 
-    /// It has ended after so long.
-    pub(crate) fn end(&self, took: Duration) {
+    /// It has ended after so many.
+    pub(crate) fn end(&self, took: u64) {
         self.began.store(0, Ordering::Relaxed);
         // Who sees this sees that it has ended: nothing counts twice.
-        self.busy.store(self.busy.load(Ordering::Relaxed) + took.as_nanos() as u64, Ordering::Release);
+        self.busy.store(self.busy.load(Ordering::Relaxed) + took, Ordering::Release);
     }
 
     /// Commands of all kinds.
@@ -127,12 +127,12 @@ impl Tally {
         self.commands.iter().map(|n| n.load(Ordering::Relaxed)).sum()
     }
 
-    /// For how long launches ran, so long after the device was opened; with the one that still does.
-    pub(crate) fn busy_time(&self, now: Duration) -> Duration {
+    /// For how long launches ran, so many nanoseconds after the device was opened; with the one that still does.
+    pub(crate) fn busy_time(&self, now: u64) -> Duration {
         let busy = self.busy.load(Ordering::Acquire);
         let running = match self.began.load(Ordering::Relaxed) {
             0 => 0,
-            began => (now.as_nanos() as u64).saturating_sub(began),
+            began => now.saturating_sub(began),
         };
         Duration::from_nanos(busy + running)
     }

@@ -326,7 +326,7 @@ impl Core {
             Drive::Direct(device) => (self.options.workers.unwrap_or_else(|| device.workers()), 0, 0, Duration::ZERO),
             Drive::Line(line) => (1, line.len(), line.bytes(), line.busy()),
         };
-        let now = self.opened.elapsed();
+        let now = self.life();
         busy += streams.iter().map(|stream| stream.tally.busy_time(now)).sum::<Duration>();
         busy += self.streams().gone.busy_time(now);
         let counts = self.counts();

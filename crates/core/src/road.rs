@@ -77,6 +77,8 @@ pub(crate) struct Core {
     pub(crate) recording: Recording,
     pub(crate) opened: Instant,
     pub(crate) ticks: TickClock,
+    /// The same moment in ticks.
+    pub(crate) opened_at: u64,
 }
 
 /// How commands are executed: one by one on our threads, or in batches on the device's own queue.
@@ -121,7 +123,13 @@ impl Core {
         }
     }
 
-    /// A moment in nanoseconds of the device's life.
+    /// Nanoseconds of the device's life so far, by a clock that is cheap to read and goes a little wrong: for what is measured.
+    #[inline]
+    pub(crate) fn life(&self) -> u64 {
+        self.ticks.nanos(self.ticks.now().saturating_sub(self.opened_at))
+    }
+
+    /// A moment in nanoseconds of the device's life, by the system's clock: for deadlines.
     pub(crate) fn life_at(&self, moment: Instant) -> u64 {
         moment.saturating_duration_since(self.opened).as_nanos().try_into().unwrap_or(u64::MAX)
     }
@@ -356,9 +364,9 @@ impl Core {
     ) {
         let run = || {
             let Some(command) = slot else { return };
-            let begun = matches!(command, Command::Launch(_)).then(Instant::now);
+            let begun = matches!(command, Command::Launch(_)).then(|| self.life());
             if let Some(begun) = begun {
-                stream.tally.begin(begun.saturating_duration_since(self.opened));
+                stream.tally.begin(begun);
             }
             *result = match command {
                 Command::Synchronize => stream.take_error().map_or(Ok(Output::Done), Err),
@@ -370,7 +378,7 @@ impl Core {
                 _ => device.execute(command),
             };
             if let (Command::Launch(launch), Some(begun)) = (&*command, begun) {
-                let took = begun.elapsed();
+                let took = self.life().saturating_sub(begun);
                 launch.body().kernel().took(took);
                 stream.tally.end(took);
             }
@@ -379,7 +387,7 @@ impl Core {
             *slot = None;
         };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
-            stream.tally.end(Duration::ZERO);
+            stream.tally.end(0);
             *result = Err(Error::from_panic(&*panic));
             quietly_drop(panic);
             if let Some(command) = slot.take() {

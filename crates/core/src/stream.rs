@@ -291,7 +291,7 @@ impl Stream {
         if let Some(command) = command {
             let core = &self.inner.context.core;
             if let Drive::Direct(_) = core.drive {
-                self.inner.habit.hands_over(|| core.life_at(Instant::now()));
+                self.inner.habit.hands_over(|| core.life());
             }
             let (ticket, left) = self.submit_quietly(command)?;
             result = ticket.wait();
@@ -326,7 +326,7 @@ impl Stream {
         let (inner, core) = (&self.inner, &self.inner.context.core);
         if let Drive::Direct(_) = core.drive {
             if !command.is_within(&BRIEF) {
-                inner.habit.hands_over(|| core.life_at(Instant::now()));
+                inner.habit.hands_over(|| core.life());
             }
             // Only what a caller may run is left for one.
             if !inner.habit.is_to_wait() || !command.is_within(&WAITING) {

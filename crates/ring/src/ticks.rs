@@ -4,7 +4,13 @@
 //! of that, but is a clock only where it runs at one rate and alike on all cores. Linux finds out when it starts and keeps
 //! watching: where it uses the counter for its own clock, so do we. Everywhere else this is the system's clock.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 /// Counts ticks, of a length that [`Self::rate`] tells.
 ///
@@ -21,10 +27,22 @@ pub struct TickClock {
     origin: Option<Instant>,
 }
 
+/// When the process first picked the counter.
+static FIRST: OnceLock<(u64, Instant)> = OnceLock::new();
+/// Nanoseconds of a tick, times two to the power of [`FRACTION`]; zero while nobody wanted to know.
+static TICK: AtomicU64 = AtomicU64::new(0);
+const FRACTION: u32 = 32;
+/// The two clocks are read some tens of nanoseconds apart.
+const LONG_ENOUGH: Duration = Duration::from_micros(20);
+
 impl TickClock {
     /// The best clock of this machine.
     pub fn pick() -> Self {
-        Self { origin: (!counter_is_a_clock()).then(Instant::now) }
+        let clock = Self { origin: (!counter_is_a_clock()).then(Instant::now) };
+        if clock.origin.is_none() {
+            FIRST.get_or_init(|| clock.pair());
+        }
+        clock
     }
 
     /// Ticks so far.
@@ -41,6 +59,38 @@ impl TickClock {
             Some(origin) => origin.elapsed().as_nanos() as u64,
             None => counter(),
         }
+    }
+
+    /// So many ticks in nanoseconds, to within a hundredth. How long a tick is, is known from what went by since the process first
+    /// picked a clock, so that nobody has to wait for it.
+    ///
+    /// ```
+    /// let clock = millrace_ring::TickClock::pick();
+    /// let before = clock.now();
+    /// std::thread::sleep(std::time::Duration::from_millis(2));
+    /// assert!(clock.nanos(clock.now() - before) > 1_950_000);
+    /// ```
+    #[inline]
+    pub fn nanos(&self, ticks: u64) -> u64 {
+        if self.origin.is_some() {
+            return ticks;
+        }
+        let tick = match TICK.load(Ordering::Relaxed) {
+            0 => self.measure_tick(),
+            tick => tick,
+        };
+        ((u128::from(ticks) * u128::from(tick)) >> FRACTION) as u64
+    }
+
+    #[cold]
+    fn measure_tick(&self) -> u64 {
+        let first = *FIRST.get_or_init(|| self.pair());
+        while first.1.elapsed() < LONG_ENOUGH {
+            std::hint::spin_loop();
+        }
+        let tick = (1u64 << FRACTION) as f64 / Self::rate_between(first, self.pair());
+        TICK.store((tick as u64).max(1), Ordering::Relaxed);
+        tick as u64
     }
 
     /// The same moment on this clock and on the system's.
@@ -131,9 +181,10 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
             let second = clock.pair();
             assert!(second.0 > first.0);
-            let nanos = (second.0 - first.0) as f64 / rate;
             let expected = (second.1 - first.1).as_nanos() as f64;
-            assert!((nanos / expected - 1.0).abs() < 0.01, "{nanos} ns by ticks, {expected} by the system");
+            for nanos in [(second.0 - first.0) as f64 / rate, clock.nanos(second.0 - first.0) as f64] {
+                assert!((nanos / expected - 1.0).abs() < 0.01, "{nanos} ns by ticks, {expected} by the system");
+            }
         }
     }
 }

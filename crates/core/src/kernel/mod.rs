@@ -117,9 +117,9 @@ impl Kernel {
         }
     }
 
-    /// For the driver: takes note of how long a launch took. An outlier is forgotten over some dozens of launches.
-    pub(crate) fn took(&self, time: Duration) {
-        let ns = (time.as_nanos() as u64).max(1);
+    /// For the driver: takes note of how many nanoseconds a launch took. An outlier is forgotten over some dozens of launches.
+    pub(crate) fn took(&self, ns: u64) {
+        let ns = ns.max(1);
         let longest = self.inner.longest.load(Ordering::Relaxed);
         let next = ns.max(longest - longest / 16);
         if next != longest {

@@ -274,7 +274,7 @@ impl StreamInner {
         let core = self.context.core.clone();
         match &core.drive {
             Drive::Direct(device) => {
-                self.habit.waits(|| core.life_at(Instant::now()));
+                self.habit.waits(|| core.life());
                 // A kernel may take longer than whoever has a deadline can wait.
                 if deadline.is_some() {
                     core.ready.end_offer(&self);
