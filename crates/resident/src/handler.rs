@@ -1,6 +1,6 @@
 //! What a kernel does with a message.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, num::NonZeroU64};
 
 use millrace_core::Priority;
 
@@ -152,14 +152,41 @@ pub(crate) struct Outbox<'a> {
     pub(crate) silent: bool,
 }
 
-/// An answer that was written. It is small, because it is handed on while its parts are still on their way to memory, and what was
-/// written in parts and is read as one has to arrive there first.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Answer {
-    pub(crate) kind: u32,
-    pub(crate) length: usize,
-    /// It lies in its place, and nothing has to be sent before it.
-    pub(crate) in_place: bool,
+/// An answer that was written: its type, its length, and whether it lies in its place and nothing has to be sent before it. One
+/// word, because it is handed on while it is on its way to memory: what was written in parts and is read as one has to arrive there
+/// first.
+#[derive(Clone, Copy)]
+pub(crate) struct Answer(NonZeroU64);
+
+impl Answer {
+    const IN_PLACE: u64 = 1 << 62;
+    const LONGEST: usize = (1 << 30) - 1;
+
+    #[inline(always)]
+    fn new(kind: u32, length: usize, in_place: bool) -> Self {
+        /// Set in all of them.
+        const THERE: NonZeroU64 = match NonZeroU64::new(1 << 63) {
+            Some(there) => there,
+            None => NonZeroU64::MAX,
+        };
+        assert!(length <= Self::LONGEST, "an answer of {length} bytes");
+        Self(THERE | u64::from(kind) | (length as u64) << 32 | if in_place { Self::IN_PLACE } else { 0 })
+    }
+
+    #[inline(always)]
+    pub(crate) fn kind(self) -> u32 {
+        self.0.get() as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn length(self) -> u32 {
+        (self.0.get() >> 32) as u32 & Self::LONGEST as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_in_place(self) -> bool {
+        self.0.get() & Self::IN_PLACE != 0
+    }
 }
 
 impl Outbox<'_> {
@@ -199,7 +226,7 @@ impl Outbox<'_> {
             // SAFETY: that much was written, and there is room for it.
             unsafe { self.scratch.set_len(length) };
         }
-        self.answer = Some(Answer { kind, length, in_place: in_place.is_some() });
+        self.answer = Some(Answer::new(kind, length, in_place.is_some()));
         if attachment.is_some() {
             self.beside = attachment;
         }

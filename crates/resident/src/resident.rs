@@ -435,10 +435,8 @@ impl<H: Handler> Resident<H> {
         let place = Place { start: reply.as_mut_ptr().cast(), room: size_of::<H::Reply>() };
         Some(match self.port().call(&Question { urgent, kind, bytes }, place)? {
             Ran::Answered(answer) => {
-                assert!(
-                    (answer.kind, answer.length) == (H::Reply::TYPE, size_of::<H::Reply>()),
-                    "its handler is another"
-                );
+                let (kind, length) = (answer.kind(), answer.length() as usize);
+                assert!((kind, length) == (H::Reply::TYPE, size_of::<H::Reply>()), "its handler is another");
                 // SAFETY: all of it was written, and every bit pattern is a message.
                 Ran::Answered(unsafe { reply.assume_init() })
             }

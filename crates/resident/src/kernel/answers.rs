@@ -28,8 +28,8 @@ impl Life {
         clock: Moment,
     ) {
         let header = Header {
-            kind: answer.kind,
-            length: answer.length as u32,
+            kind: answer.kind(),
+            length: answer.length(),
             correlation: if to.is_ask() { to.id } else { 0 },
             clock,
             ..Header::default()
@@ -78,7 +78,8 @@ impl Life {
             let letter = Letter { kind, clock, bytes, attachment };
             self.pending.push_back(Pending { letter, correlation: 0, to: to_links() });
         }
-        if let Some((Answer { kind, .. }, attachment)) = answer {
+        if let Some((answer, attachment)) = answer {
+            let kind = answer.kind();
             let (correlation, to) = if to.is_ask() { (to.id, None) } else { (0, to_links()) };
             let letter = Letter { kind, clock, bytes: self.scratch.clone(), attachment };
             self.pending.push_back(Pending { letter, correlation, to });

@@ -222,9 +222,7 @@ impl Kernel {
         life.asked = Some(asked);
         let answer = life.handle(port, &header, question.bytes, Some(place));
         life.asked = None;
-        let Some((answer, clock)) = answer else { return Some(Ran::Sent(header.id)) };
-        port.clock.see(clock);
-        Some(Ran::Answered(answer))
+        Some(answer.map_or(Ran::Sent(header.id), Ran::Answered))
     }
 
     /// Handles what was sent before a question. Whether it can go on with that: what was handled may have brought something that
@@ -381,10 +379,10 @@ impl Life {
         Place { start, room: port.layout.out_payload() }
     }
 
-    /// Handles a message. An answer for which there is a place is written there and given to the caller, with its time, unless
-    /// something has to be sent before it; all others are published.
+    /// Handles a message. An answer for which there is a place is written there and given to the caller, who has seen its time
+    /// then, unless something has to be sent before it; all others are published.
     #[inline]
-    fn handle(&mut self, port: &Port, header: &Header, bytes: &[u8], place: Option<Place>) -> Option<(Answer, Moment)> {
+    fn handle(&mut self, port: &Port, header: &Header, bytes: &[u8], place: Option<Place>) -> Option<Answer> {
         let ask = header.is_ask();
         let wanted = place.is_some();
         let place = place.or_else(|| (ask || self.links.is_empty()).then(|| self.slot(port)));
@@ -436,11 +434,14 @@ impl Life {
             Ok(None) => {
                 self.counts.handled += 1;
                 self.since_checkpoint += 1;
-                self.counts.sent += u64::from(answer.is_some_and(|answer| answer.in_place));
+                self.counts.sent += u64::from(answer.is_some_and(Answer::is_in_place));
                 self.publish_counts(port);
                 match answer {
-                    Some(answer) if answer.in_place && wanted => given = Some((answer, clock)),
-                    Some(answer) if answer.in_place => self.reply(port, header, answer, beside, clock),
+                    Some(answer) if answer.is_in_place() && wanted => {
+                        port.clock.see(clock);
+                        given = Some(answer);
+                    }
+                    Some(answer) if answer.is_in_place() => self.reply(port, header, answer, beside, clock),
                     None if self.emissions.is_empty() => {}
                     answer => self.send_on(port, header, answer.map(|answer| (answer, beside)), clock),
                 }
