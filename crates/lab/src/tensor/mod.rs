@@ -65,7 +65,7 @@ pub(crate) fn groups(effort: &Effort) -> Vec<Group> {
     vec![
         group("matmul_one_thread", products(&short, &squares, 1), targets::matmul).in_rounds(times),
         group("matmul_all_threads", products(&short, &squares, all), targets::matmul).in_rounds(times),
-        group("matmul_small", products(effort, &small, all), targets::none),
+        group("matmul_small", products(effort, &small, all), targets::matmul_small),
         group("unary", vec![elementwise(effort, elements, UNARY), limits::copy(effort, elements)], targets::bandwidth),
         group(
             "functions",
@@ -128,7 +128,31 @@ fn products(effort: &Effort, products: &[Product], threads: usize) -> Vec<Side> 
         };
         Side::new(library.name(), move || products.iter().map(&timed).collect())
     }));
+    // It has no way to say on how many threads.
+    #[cfg(feature = "candle")]
+    if threads > 1 {
+        let (effort, products) = (effort.clone(), products.clone());
+        let all = move || products.iter().map(|product| candles_product(&effort, product)).collect();
+        sides.push(Side::new("candle", all));
+    }
     sides
+}
+
+#[cfg(feature = "candle")]
+fn candles_product(effort: &Effort, product: &Product) -> Result<Metric> {
+    let wrong = |error: candle_core::Error| Error::Wrong(error.to_string());
+    let (a, b, _) = product.operands();
+    let tensor = |values, shape| candle_core::Tensor::from_vec(values, shape, &candle_core::Device::Cpu).map_err(wrong);
+    let (a, b) = (tensor(a, (product.m, product.k))?, tensor(b, (product.k, product.n))?);
+    let mut c = None;
+    let metric = product_timed(effort, product, || {
+        c = None;
+        c = Some(black_box(a.matmul(&b).map_err(wrong)?));
+        Ok(())
+    })?;
+    let c = c.map(|c| c.flatten_all()?.to_vec1::<f32>()).transpose().map_err(wrong)?;
+    product.check(&c.unwrap_or_default())?;
+    Ok(metric)
 }
 
 fn our_product(effort: &Effort, context: &Context, product: &Product) -> Result<Metric> {
