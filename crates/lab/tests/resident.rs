@@ -113,8 +113,9 @@ fn the_interactive_table_has_every_row_of_both_ways() {
         let factor = mixed[format!("millrace/{case}-over-launch").as_str()];
         let (ours, theirs) = (mixed[format!("millrace/{case}").as_str()], mixed[format!("launch/{case}").as_str()]);
         assert!((factor.p50.unwrap() - theirs.p50.unwrap() / ours.p50.unwrap()).abs() < 1e-9, "{factor:?}");
-        assert!(factor.target.is_some(), "{factor:?}");
     }
+    // One over launches in the caller's own thread is only reported.
+    assert!(mixed["millrace/each-acknowledged-over-launch-submit"].target.is_some());
     let frame = rows_of(&report, "operations_per_frame");
     let (ours, theirs) = (frame["millrace"].p50.unwrap(), frame["launch"].p50.unwrap());
     assert!((frame["millrace/over-launch"].p50.unwrap() - ours / theirs).abs() < 1e-9, "more is better there");
