@@ -420,3 +420,22 @@ pub(crate) fn scope<'a, R>(
 ) -> Scope<'a, R> {
     Scope { header, attachment, emissions: outbox.emissions, silent: &mut outbox.silent, memory, encode }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_what_it_was_made_of() {
+        for kind in [0, 1, 0x8000_0001, u32::MAX] {
+            for length in [0, 1, 8192, Answer::LONGEST] {
+                for in_place in [false, true] {
+                    let answer = Answer::new(kind, length, in_place);
+                    let made_of = (answer.kind(), answer.length() as usize, answer.is_in_place());
+                    assert_eq!(made_of, (kind, length, in_place));
+                }
+            }
+        }
+        assert!(std::panic::catch_unwind(|| Answer::new(1, Answer::LONGEST + 1, true)).is_err());
+    }
+}

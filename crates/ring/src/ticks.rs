@@ -89,8 +89,9 @@ impl TickClock {
             std::hint::spin_loop();
         }
         let tick = (1u64 << FRACTION) as f64 / Self::rate_between(first, self.pair());
-        TICK.store((tick as u64).max(1), Ordering::Relaxed);
-        tick as u64
+        let tick = (tick as u64).max(1);
+        TICK.store(tick, Ordering::Relaxed);
+        tick
     }
 
     /// The same moment on this clock and on the system's.
