@@ -3,7 +3,7 @@ use pulp::{Simd, WithSimd};
 
 use super::{
     Params,
-    gather::{Level, rows_times_vector},
+    gather::{Factors, Level, rows_times_vector},
 };
 use crate::cpu::worth_threads;
 use crate::simd::arch;
@@ -130,7 +130,8 @@ impl Product<'_> {
         let ends = &self.pointers[first + 1..=last];
         let range = Range { entry, ends, end };
         if n == 1 {
-            carry[0] = rows_times_vector(level, &range, self.indices, self.values, self.x, out);
+            let factors = Factors { indices: self.indices, values: self.values, x: self.x };
+            carry[0] = rows_times_vector(level, &range, factors, out);
         } else {
             let (indices, values, x) = (self.indices, self.values, self.x);
             arch().dispatch(RowsTimesMatrix { range, indices, values, x, n, out, carry });
