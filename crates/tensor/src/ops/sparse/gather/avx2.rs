@@ -4,8 +4,11 @@ use std::arch::x86_64::*;
 
 use super::{
     Factors, Range, rows,
-    x86::{LANES, rows_in_blocks, short_rows},
+    x86::{AHEAD, LANES, RUNS_AHEAD, rows_in_blocks, short_rows},
 };
+
+/// The most blocks that are taken for scattered before one is looked at again.
+const SCATTERED: usize = 1024;
 
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn rows_times_vector(range: &Range<'_>, factors: Factors<'_>, out: &mut [f32]) -> f32 {
@@ -13,32 +16,35 @@ pub(super) fn rows_times_vector(range: &Range<'_>, factors: Factors<'_>, out: &m
         let bounds = short_rows(from, ends, factors.indices.len());
         bounds.and_then(|bounds| four_runs(factors, bounds)).map(|sums| *out = sums).is_some()
     };
-    rows_in_blocks(range, factors, out, four, |range, out| scattered(range, factors, out))
+    let from = range.entry.min(factors.indices.len());
+    let from = rows_in_blocks(from, range.ends, out, SCATTERED, four, |from, ends, out| {
+        scattered(from, ends, factors, out)
+    });
+    let rest = factors.only(from, range.end.max(from));
+    // SAFETY: all of its indices are inside.
+    if rest.are_inside() { unsafe { long(rest) } } else { rest.dot() }
 }
 
 /// Rows of any kind.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn scattered(range: &Range<'_>, factors: Factors<'_>, out: &mut [f32]) -> f32 {
-    // As many values as indices, so that one look at where a row lies is enough for both.
-    let factors = factors.only(0, factors.indices.len());
-    let Factors { indices, x, .. } = factors;
-    let first = range.entry.min(indices.len());
-    let last = range.ends.iter().fold(0, |last, &end| last.max(end)) as usize;
-    let of_rows = &indices[first..last.max(range.end).clamp(first, indices.len())];
-    let inside = x.len().min(u32::MAX as usize) as u32;
-    if of_rows.iter().fold(0, |highest, &index| highest.max(index)) < inside {
-        let mut from = first;
-        for (end, out) in range.ends.iter().zip(out) {
-            let end = (*end as usize).min(indices.len()).max(from);
-            // SAFETY: all rows lie among these, whatever their ends are, and all of their indices are inside.
-            *out = unsafe { dot(factors.only(from, end)) };
-            from = end;
-        }
-        // SAFETY: as above.
-        unsafe { long(factors.only(from, range.end.max(from))) }
+pub(super) fn scattered(from: usize, ends: &[u32], factors: Factors<'_>, out: &mut [f32]) -> usize {
+    let entries = factors.indices.len();
+    let last = ends.iter().fold(0, |last, &end| last.max(end)) as usize;
+    if factors.only(from, last.clamp(from, entries)).are_inside() {
+        // SAFETY: all rows lie among these, whatever their ends are, and all of their indices are inside.
+        rows(from, ends, factors, out, |row| unsafe { dot(row) })
     } else {
-        rows(range, factors, out, |row| row.dot())
+        rows(from, ends, factors, out, |row| row.dot())
+    }
+}
+
+impl Factors<'_> {
+    /// Whether all indices are those of elements.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn are_inside(self) -> bool {
+        self.indices.iter().fold(0, |highest, &index| highest.max(index)) < self.x.len().min(u32::MAX as usize) as u32
     }
 }
 
@@ -50,8 +56,8 @@ fn four_runs(factors: Factors<'_>, bounds: [usize; 5]) -> Option<[f32; 4]> {
     for (row, first) in firsts.iter_mut().enumerate() {
         *first = factors.only(bounds[row], bounds[row + 1]).run()?;
     }
-    factors.only(bounds[0], bounds[4]).ask_ahead();
-    factors.ask_element_ahead(bounds[0]);
+    factors.only(bounds[0], bounds[4]).ask_ahead(RUNS_AHEAD);
+    factors.ask_for_element(bounds[0] + RUNS_AHEAD / 2);
     // Not by `map`, which has no such vectors: it would hand them over in memory.
     let row = |row: usize| {
         let of_row = bounds[row]..bounds[row + 1];
@@ -97,10 +103,9 @@ unsafe fn dot(row: Factors<'_>) -> f32 {
         // SAFETY: as the caller vouches.
         return unsafe { long(row) };
     }
-    row.ask_line_ahead(0);
+    row.ask_for(AHEAD);
     // SAFETY: as above.
-    let sums = unsafe { each(row, [0.0; 4]) };
-    (sums[0] + sums[1]) + (sums[2] + sums[3])
+    unsafe { each(row) }
 }
 
 /// One row of many entries: loaded if it is a run. Not a part of the loop over rows, most of which are short.
@@ -113,25 +118,21 @@ unsafe fn long(row: Factors<'_>) -> f32 {
     if let Some(first) = row.run() {
         return dot_run(row.values, &row.x[first..]);
     }
-    let mut sums = [0.0; 4];
-    for at in (0..row.indices.len()).step_by(LANES) {
-        row.ask_line_ahead(at);
-        // SAFETY: as the caller vouches.
-        sums = unsafe { each(row.only(at, row.indices.len().min(at + LANES)), sums) };
-    }
-    (sums[0] + sums[1]) + (sums[2] + sums[3])
+    // SAFETY: as the caller vouches.
+    unsafe { each(row) }
 }
 
-/// Adds entry by entry to four sums. Processors of this kind take longer to gather eight elements than to load them one by one, and
-/// masks for the rest of a short row cost more than its entries.
+/// One row, entry by entry, in four sums. Processors of this kind take longer to gather eight elements than to load them one by
+/// one, and masks for the rest of a short row cost more than its entries.
 ///
 /// # Safety
 /// All indices are inside of the vector.
 #[inline(always)]
-unsafe fn each(entries: Factors<'_>, mut sums: [f32; 4]) -> [f32; 4] {
+unsafe fn each(row: Factors<'_>) -> f32 {
     // SAFETY: as the caller vouches.
-    let at = |index: u32| unsafe { *entries.x.get_unchecked(index as usize) };
-    let ((fours, rest), (of_fours, of_rest)) = (entries.indices.as_chunks::<4>(), entries.values.as_chunks::<4>());
+    let at = |index: u32| unsafe { *row.x.get_unchecked(index as usize) };
+    let ((fours, rest), (of_fours, of_rest)) = (row.indices.as_chunks::<4>(), row.values.as_chunks::<4>());
+    let mut sums = [0f32; 4];
     for (indices, values) in fours.iter().zip(of_fours) {
         for lane in 0..4 {
             sums[lane] = values[lane].mul_add(at(indices[lane]), sums[lane]);
@@ -140,7 +141,7 @@ unsafe fn each(entries: Factors<'_>, mut sums: [f32; 4]) -> [f32; 4] {
     for (&index, &value) in rest.iter().zip(of_rest) {
         sums[0] = value.mul_add(at(index), sums[0]);
     }
-    sums
+    (sums[0] + sums[1]) + (sums[2] + sums[3])
 }
 
 /// All of `values` times the first elements of `x`, of which there are as many.

@@ -4,26 +4,33 @@ use std::arch::x86_64::*;
 
 use super::{
     Factors, Range, avx2, rows,
-    x86::{LANES, rows_in_blocks, short_rows},
+    x86::{AHEAD, LANES, RUNS_AHEAD, are_even, rows_in_blocks, short_rows},
 };
+
+/// The most blocks that are taken for scattered before one is looked at again.
+const SCATTERED: usize = 256;
 
 #[target_feature(enable = "avx512f,avx2,fma")]
 pub(super) fn rows_times_vector(range: &Range<'_>, factors: Factors<'_>, out: &mut [f32], gather: bool) -> f32 {
     let sixteen = |from, ends: &_, out: &mut _| sixteen_runs(factors, from, ends, out);
-    rows_in_blocks(range, factors, out, sixteen, |range, out| {
-        if gather { gathered(range, factors, out) } else { avx2::scattered(range, factors, out) }
-    })
+    let from = range.entry.min(factors.indices.len());
+    let from = rows_in_blocks(from, range.ends, out, SCATTERED, sixteen, |from, ends, out| {
+        // Where lengths change, a loop over a row's entries ends by surprise, which is dearer than any gather.
+        let loads = !gather && are_even(ends);
+        if loads { avx2::scattered(from, ends, factors, out) } else { gathered(from, ends, factors, out) }
+    });
+    dot(factors.only(from, range.end.max(from)))
 }
 
 /// Rows of any kind. Not a part of the loop over those that are alike, which has no registers to spare.
 #[inline(never)]
 #[target_feature(enable = "avx512f")]
-fn gathered(range: &Range<'_>, factors: Factors<'_>, out: &mut [f32]) -> f32 {
+fn gathered(from: usize, ends: &[u32], factors: Factors<'_>, out: &mut [f32]) -> usize {
     let four = |from, ends: &_, out: &mut _| {
         let bounds = short_rows(from, ends, factors.indices.len());
         bounds.map(|bounds| *out = four_rows(factors, bounds)).is_some()
     };
-    rows_in_blocks(range, factors, out, four, |range, out| rows(range, factors, out, |row| dot(row)))
+    rows_in_blocks(from, ends, out, 1, four, |from, ends, out| rows(from, ends, factors, out, |row| dot(row)))
 }
 
 /// Sixteen rows of one to sixteen entries each, if the entries of each lie behind one another; otherwise nothing is done. What is
@@ -46,8 +53,8 @@ fn sixteen_runs(factors: Factors<'_>, from: usize, ends: &[u32; LANES], out: &mu
     if _mm512_cmplt_epu32_mask(lengths_less_one, _mm512_set1_epi32(LANES as i32)) != 0xffff {
         return false;
     }
-    factors.only(from, last).ask_ahead();
-    factors.ask_element_ahead(from);
+    factors.only(from, last).ask_ahead(RUNS_AHEAD);
+    factors.ask_for_element(from + RUNS_AHEAD / 2);
     let starts_here = _mm512_sub_epi32(starts, _mm512_set1_epi32(from as i32));
     // SAFETY: rows are not empty and end at `last` or before, which is inside.
     let (firsts, lasts) = unsafe {
@@ -110,7 +117,7 @@ fn sums_of_pairs(a: __m512, b: __m512) -> __m512 {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn four_rows(factors: Factors<'_>, bounds: [usize; 5]) -> [f32; 4] {
-    factors.only(bounds[0], bounds[4]).ask_ahead();
+    factors.only(bounds[0], bounds[4]).ask_ahead(AHEAD);
     // Not by `map`, which has no such vectors: it would hand them over in memory.
     let row = |row: usize| products(factors.only(bounds[row], bounds[row + 1]));
     let all = sums_of_quarters(row(0), row(1), row(2), row(3));
@@ -151,9 +158,10 @@ fn products(entries: Factors<'_>) -> __m512 {
 #[target_feature(enable = "avx512f")]
 fn dot(row: Factors<'_>) -> f32 {
     let mut sum = _mm512_setzero_ps();
-    for at in (0..row.indices.len()).step_by(LANES) {
-        row.ask_line_ahead(at);
-        sum = _mm512_add_ps(products(row.only(at, row.indices.len().min(at + LANES))), sum);
+    for (indices, values) in row.indices.chunks(LANES).zip(row.values.chunks(LANES)) {
+        let line = Factors { indices, values, x: row.x };
+        line.ask_for(AHEAD);
+        sum = _mm512_add_ps(products(line), sum);
     }
     _mm512_reduce_add_ps(sum)
 }
