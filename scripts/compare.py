@@ -1,12 +1,16 @@
 """The other side of scripts/compare-python: the lab's tensor groups with NumPy, SciPy and PyTorch.
 
-The cases, sizes and units are those of `millrace bench tensor`, so that rows of both can stand side by side.
+The cases, sizes, units and turns are those of `millrace bench tensor`, so that rows of both can stand side by side.
 """
 
 import json
 import os
 import sys
 import time
+import warnings
+from contextlib import nullcontext
+from functools import partial
+from operator import matmul
 
 THREADS = len(os.sched_getaffinity(0))  # as many as ours, also where a process may not use all cores
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -21,25 +25,33 @@ try:
     import torch
 
     torch.set_num_threads(THREADS)
+    warnings.filterwarnings("ignore", message=".*[Ss]parse.*")  # that they are new, and are not checked
 except ImportError:
     torch = None
 
-BUDGET = 0.5  # seconds for every case
 ELEMENTS = 16 << 20
+# Turns of every case and their seconds, as in the lab: what is over soon has more of them, which are shorter.
+TURNS = 8, 0.06
+SHORT_TURNS = 24, 0.02
+IN_SHORT_TURNS = "matmul_all_threads", "reduce"
 
 
-def median(work):
-    """Median seconds of `work`, after two runs that are not counted."""
-    work()
-    work()
+def turn(work, seconds):
+    """Seconds that each run of `work` takes, after a quarter of the time in which nothing is counted."""
+    end = time.perf_counter() + seconds / 4
+    while time.perf_counter() < end:
+        work()
     samples = []
-    end = time.perf_counter() + BUDGET
-    while time.perf_counter() < end or len(samples) < 5:
+    end = time.perf_counter() + seconds
+    while not samples or time.perf_counter() < end:
         start = time.perf_counter()
         work()
         samples.append(time.perf_counter() - start)
-    samples.sort()
-    return samples[len(samples) // 2]
+    return samples
+
+
+def median(samples):
+    return sorted(samples)[len(samples) // 2]
 
 
 def arrays(count, seed=1):
@@ -66,10 +78,10 @@ def elementwise(group):
     for case, (touched, plain, tensor) in cases.items():
         size = 4 * elements * touched / 1e9
         library = "scipy" if case == "sigmoid" else "numpy"
-        yield group, f"{library}/{case}", "GB/s", size / median(lambda: plain(x, y, out))
+        yield f"{library}/{case}", "GB/s", size, partial(plain, x, y, out)
         if torch is not None:
             tx, ty, to = torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(out)
-            yield group, f"torch/{case}", "GB/s", size / median(lambda: tensor(tx, ty, to))
+            yield f"torch/{case}", "GB/s", size, partial(tensor, tx, ty, to)
 
 
 def products():
@@ -77,10 +89,10 @@ def products():
         a, b = arrays(n * n).reshape(n, n), arrays(n * n, 2).reshape(n, n)
         out, case = np.empty_like(a), str(n)
         work = 2 * n**3 / 1e9
-        yield "matmul_all_threads", f"numpy/{case}", "GFLOP/s", work / median(lambda: np.matmul(a, b, out=out))
+        yield f"numpy/{case}", "GFLOP/s", work, partial(np.matmul, a, b, out=out)
         if torch is not None:
             ta, tb, to = torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(out)
-            yield "matmul_all_threads", f"torch/{case}", "GFLOP/s", work / median(lambda: torch.matmul(ta, tb, out=to))
+            yield f"torch/{case}", "GFLOP/s", work, partial(torch.matmul, ta, tb, out=to)
 
 
 def matrices(rows, per_row=10):
@@ -98,23 +110,26 @@ def matrices(rows, per_row=10):
         yield case, scipy.sparse.coo_matrix((values, (row, column)), shape=(rows, rows)).tocsr().astype(np.float32)
 
 
-def sparse():
+def sparse_products():
     rows = 1_000_000
     for case, matrix in matrices(rows):
         x = arrays(rows, 6)
         moved = (8 * matrix.nnz + 4 * (rows + 1) + 8 * rows) / 1e9
-        yield "sparse_product", f"scipy/{case}", "GB/s", moved / median(lambda: matrix @ x)
+        yield f"scipy/{case}", "GB/s", moved, partial(matmul, matrix, x)
         if torch is not None:
             held = torch.sparse_csr_tensor(torch.from_numpy(matrix.indptr.astype(np.int32)),
                                            torch.from_numpy(matrix.indices.astype(np.int32)),
                                            torch.from_numpy(matrix.data), size=matrix.shape)
             tx = torch.from_numpy(x)
-            yield "sparse_product", f"torch/{case}", "GB/s", moved / median(lambda: held @ tx)
+            yield f"torch/{case}", "GB/s", moved, partial(matmul, held, tx)
+
+
+def conversions():
     n, entries = 10_000, 100_000
     random = np.random.default_rng(4)
     coo = scipy.sparse.coo_matrix((arrays(entries), (random.integers(0, n, entries), random.integers(0, n, entries))),
                                   shape=(n, n))
-    yield "sparse_convert", "scipy/coo-csr", "us", 1e6 * median(lambda: coo.tocsr())
+    yield "scipy/coo-csr", "us", None, coo.tocsr
 
 
 def transforms():
@@ -129,10 +144,10 @@ def transforms():
         x = x if real else (x + 1j * arrays(x.size, 2).reshape(shape)).astype(np.complex64)
         over = tuple(range(len(shape) - axes, len(shape)))
         plain = scipy.fft.rfftn if real else scipy.fft.fftn
-        yield "fft", f"scipy/{case}", "us", 1e6 * median(lambda: plain(x, axes=over, workers=THREADS))
+        yield f"scipy/{case}", "us", None, partial(plain, x, axes=over, workers=THREADS)
         if torch is not None:
             tx, tensor = torch.from_numpy(x), torch.fft.rfftn if real else torch.fft.fftn
-            yield "fft", f"torch/{case}", "us", 1e6 * median(lambda: tensor(tx, dim=over))
+            yield f"torch/{case}", "us", None, partial(tensor, tx, dim=over)
 
 
 def recurrent():
@@ -144,8 +159,7 @@ def recurrent():
             network = kind(features, hidden, num_layers=layers, bidirectional=layers == 2, batch_first=True).eval()
             for batch in (4, 32):
                 x = torch.from_numpy(arrays(batch * steps * features).reshape(batch, steps, features))
-                with torch.no_grad():
-                    yield "rnn", f"torch/{cell}{form}-batch-{batch}", "us", 1e6 * median(lambda: network(x))
+                yield f"torch/{cell}{form}-batch-{batch}", "us", None, partial(network, x)
 
 
 def convolutions():
@@ -158,9 +172,8 @@ def convolutions():
         weight = torch.from_numpy(arrays(filters * channels // groups * kernel**2, 2).reshape(filters, -1, kernel, kernel))
         for batch in (1, 8):
             x = torch.from_numpy(arrays(batch * channels * side**2).reshape(batch, channels, side, side))
-            work = lambda: torch.nn.functional.conv2d(x, weight, None, stride, kernel // 2, 1, groups)
-            with torch.no_grad():
-                yield "conv", f"torch/{name}-batch-{batch}", "us", 1e6 * median(work)
+            work = partial(torch.nn.functional.conv2d, x, weight, None, stride, kernel // 2, 1, groups)
+            yield f"torch/{name}-batch-{batch}", "us", None, work
 
 
 def eight_bits():
@@ -171,16 +184,26 @@ def eight_bits():
         x = torch.quantize_per_tensor(x, 1 / 127, 128, torch.quint8)
         weight = torch.quantize_per_tensor(weight, 1 / 127, 0, torch.qint8)
         packed = torch.ops.quantized.linear_prepack(weight, None)
-        work = lambda: torch.ops.quantized.linear(x, packed, 0.5, 128)
-        yield "int8", f"torch/{n}", "GOP/s", 2 * n**3 / 1e9 / median(work)
+        yield f"torch/{n}", "GOP/s", 2 * n**3 / 1e9, partial(torch.ops.quantized.linear, x, packed, 0.5, 128)
 
 
 def measure(group, path):
-    rows = {"matmul_all_threads": products, "sparse": sparse, "fft": transforms, "rnn": recurrent, "conv": convolutions,
-            "int8": eight_bits}.get(group)
-    rows = list(rows() if rows else elementwise(group))
+    """Writes a row for every case of a group, which take turns. A case is its name, a unit, what one run of it does, and the run."""
+    cases = {"matmul_all_threads": products, "sparse_product": sparse_products, "sparse_convert": conversions,
+             "fft": transforms, "rnn": recurrent, "conv": convolutions, "int8": eight_bits}.get(group)
+    cases = list(cases() if cases else elementwise(group))
+    turns, seconds = SHORT_TURNS if group in IN_SHORT_TURNS else TURNS
+    samples = [[] for _ in cases]
+    with nullcontext() if torch is None else torch.no_grad():
+        for _ in range(turns):
+            for (_, _, _, work), of_case in zip(cases, samples):
+                of_case += turn(work, seconds)
+    rows = []
+    for (name, unit, amount, _), of_case in zip(cases, samples):
+        took = median(of_case)
+        rows.append({"group": group, "id": name, "unit": unit, "p50": 1e6 * took if amount is None else amount / took})
     with open(path, "w") as file:
-        json.dump([{"group": g, "id": i, "unit": u, "p50": v} for g, i, u, v in rows], file)
+        json.dump(rows, file)
 
 
 def table(home, path):
