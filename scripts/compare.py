@@ -207,30 +207,31 @@ def measure(group, path):
 
 
 def table(home, path):
-    """One line for every case: the best of all rounds of each side, and ours against the fastest."""
+    """One line for every case: the median of all rounds of each side, and of ours against the fastest of the same round: what
+    else the machine does may make memory twice as fast a minute later."""
     found = {}
     for name in sorted(os.listdir(home)):
         if name.startswith(("ours-", "theirs-")) and name.endswith(".json"):
             content = json.load(open(os.path.join(home, name)))
+            turn = name.removesuffix(".json").rpartition("-")[2]
             for row in content["rows"] if isinstance(content, dict) else content:
                 side, _, case = row["id"].partition("/")
-                if row["p50"] is None:
-                    continue
-                less = row["unit"] in ("us", "ns")
-                key = (row["group"], case, row["unit"])
-                sides = found.setdefault(key, {})
-                best = min if less else max
-                sides[side] = best(sides.get(side, row["p50"]), row["p50"])
+                if row["p50"] is not None:
+                    sides = found.setdefault((row["group"], case, row["unit"]), {})
+                    sides.setdefault(side, {})[turn] = row["p50"]
     titles = ["millrace", "numpy", "scipy", "torch"]
     lines = ["| group | case | unit | " + " | ".join(titles) + " | against the fastest |", "|---" * (len(titles) + 4) + "|"]
     for (group, case, unit), sides in found.items():
-        others = [value for side, value in sides.items() if side in titles[1:]]
-        if "millrace" not in sides or not others:
+        ours, less = sides.get("millrace", {}), unit in ("us", "ns")
+        factors = []
+        for turn, value in ours.items():
+            others = [of_side[turn] for side, of_side in sides.items() if side in titles[1:] and turn in of_side]
+            if others:
+                factors.append(min(others) / value if less else value / max(others))
+        if not factors:
             continue
-        ours = sides["millrace"]
-        factor = min(others) / ours if unit in ("us", "ns") else ours / max(others)
-        cells = [f"{sides[side]:.4g}" if side in sides else "" for side in titles]
-        lines.append(f"| {group} | {case} | {unit} | " + " | ".join(cells) + f" | {factor:.2f} × |")
+        cells = [f"{median(sides[side].values()):.4g}" if side in sides else "" for side in titles]
+        lines.append(f"| {group} | {case} | {unit} | " + " | ".join(cells) + f" | {median(factors):.2f} × |")
     with open(path, "w") as file:
         file.write("\n".join(lines) + "\n")
     print("\n".join(lines))
