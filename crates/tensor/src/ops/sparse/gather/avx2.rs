@@ -17,9 +17,8 @@ pub(super) fn rows_times_vector(range: &Range<'_>, factors: Factors<'_>, out: &m
         bounds.and_then(|bounds| four_runs(factors, bounds)).map(|sums| *out = sums).is_some()
     };
     let from = range.entry.min(factors.indices.len());
-    let from = rows_in_blocks(from, range.ends, out, SCATTERED, four, |from, ends, out| {
-        scattered(from, ends, factors, out)
-    });
+    let from =
+        rows_in_blocks(from, range.ends, out, SCATTERED, four, |from, ends, out| scattered(from, ends, factors, out));
     let rest = factors.only(from, range.end.max(from));
     // SAFETY: all of its indices are inside.
     if rest.are_inside() { unsafe { long(rest) } } else { rest.dot() }

@@ -33,14 +33,14 @@ fn gathered(from: usize, ends: &[u32], factors: Factors<'_>, out: &mut [f32]) ->
     rows_in_blocks(from, ends, out, 1, four, |from, ends, out| rows(from, ends, factors, out, |row| dot(row)))
 }
 
-/// Sixteen rows of one to sixteen entries each, if the entries of each lie behind one another; otherwise nothing is done. What is
-/// asked about rows is asked about all of them at once.
+/// Sixteen rows of one to sixteen entries each, if the entries of each lie behind one another; otherwise nothing is done. Gathering
+/// where all of them begin and end takes less time than to load and to compare for each row, also where gathers are slow.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn sixteen_runs(factors: Factors<'_>, from: usize, ends: &[u32; LANES], out: &mut [f32; LANES]) -> bool {
     let Factors { indices, values, x } = factors;
     let last = ends[LANES - 1] as usize;
-    // So no row can end beyond the last entry: none is so long that ends could come round to it again.
+    // If rows are short as well, their lengths add up to the way from here to there, and no end lies outside of it.
     if last > indices.len() || last.wrapping_sub(from) > LANES * LANES {
         return false;
     }
@@ -56,7 +56,7 @@ fn sixteen_runs(factors: Factors<'_>, from: usize, ends: &[u32; LANES], out: &mu
     factors.only(from, last).ask_ahead(RUNS_AHEAD);
     factors.ask_for_element(from + RUNS_AHEAD / 2);
     let starts_here = _mm512_sub_epi32(starts, _mm512_set1_epi32(from as i32));
-    // SAFETY: rows are not empty and end at `last` or before, which is inside.
+    // SAFETY: rows are not empty, begin here or later, and end at `last` or before, which is inside.
     let (firsts, lasts) = unsafe {
         let here = indices.as_ptr().add(from).cast();
         let firsts = _mm512_i32gather_epi32::<4>(starts_here, here);

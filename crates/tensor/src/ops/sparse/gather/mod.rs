@@ -95,13 +95,7 @@ pub(super) fn rows_times_vector(level: Level, range: &Range<'_>, factors: Factor
 
 /// Goes through whole rows, the first from an entry on, and says where the last one ends: `dot` is the product of one.
 #[inline(always)]
-fn rows(
-    from: usize,
-    ends: &[u32],
-    factors: Factors<'_>,
-    out: &mut [f32],
-    dot: impl Fn(Factors<'_>) -> f32,
-) -> usize {
+fn rows(from: usize, ends: &[u32], factors: Factors<'_>, out: &mut [f32], dot: impl Fn(Factors<'_>) -> f32) -> usize {
     let entries = factors.indices.len();
     let mut from = from.min(entries);
     for (end, out) in ends.iter().zip(out) {
@@ -229,7 +223,8 @@ mod tests {
                 let at = random(50);
                 ends[at] = [0, u32::MAX, u32::MAX - 15, random(400) as u32, ends[at].wrapping_sub(1 << 31)][random(5)];
             }
-            let results = by_all(random(entries), &ends, entries, Factors { indices: &indices, values: &values, x: &x });
+            let results =
+                by_all(random(entries), &ends, entries, Factors { indices: &indices, values: &values, x: &x });
             assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "case {case}: {ends:?}: {results:?}");
         }
     }
