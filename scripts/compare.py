@@ -11,6 +11,7 @@ import warnings
 from contextlib import nullcontext
 from functools import partial
 from operator import matmul
+from statistics import median
 
 THREADS = len(os.sched_getaffinity(0))  # as many as ours, also where a process may not use all cores
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -48,10 +49,6 @@ def turn(work, seconds):
         work()
         samples.append(time.perf_counter() - start)
     return samples
-
-
-def median(samples):
-    return sorted(samples)[len(samples) // 2]
 
 
 def arrays(count, seed=1):
@@ -188,18 +185,18 @@ def eight_bits():
 
 
 def measure(group, path):
-    """Writes a row for every case of a group, which take turns. A case is its name, a unit, what one run of it does, and the run."""
+    """Writes a row for every case of a group, which take turns. A case is its name, a unit, what one run of it does, and the run.
+    It is made anew for each turn, as in the lab: memory that is used for long may become faster."""
     cases = {"matmul_all_threads": products, "sparse_product": sparse_products, "sparse_convert": conversions,
              "fft": transforms, "rnn": recurrent, "conv": convolutions, "int8": eight_bits}.get(group)
-    cases = list(cases() if cases else elementwise(group))
     turns, seconds = SHORT_TURNS if group in IN_SHORT_TURNS else TURNS
-    samples = [[] for _ in cases]
+    samples = {}
     with nullcontext() if torch is None else torch.no_grad():
         for _ in range(turns):
-            for (_, _, _, work), of_case in zip(cases, samples):
-                of_case += turn(work, seconds)
+            for name, unit, amount, work in cases() if cases else elementwise(group):
+                samples.setdefault((name, unit, amount), []).extend(turn(work, seconds))
     rows = []
-    for (name, unit, amount, _), of_case in zip(cases, samples):
+    for (name, unit, amount), of_case in samples.items():
         took = median(of_case)
         rows.append({"group": group, "id": name, "unit": unit, "p50": 1e6 * took if amount is None else amount / took})
     with open(path, "w") as file:
