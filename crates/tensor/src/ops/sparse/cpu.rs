@@ -80,9 +80,7 @@ fn divide(pointers: &[u32], params: &Params, starts: &mut [u32]) {
 struct Product<'a> {
     params: Params,
     pointers: &'a [u32],
-    indices: &'a [u32],
-    values: &'a [f32],
-    x: &'a [f32],
+    factors: Factors<'a>,
     starts: &'a [u32],
     carries: *mut f32,
     out: *mut f32,
@@ -104,7 +102,7 @@ fn run(launch: &mut Launched<'_>) {
     divide(pointers, &params, starts);
     let parallel = worth_threads(launch.threads(), (entries * n) as f64 * COST + rows as f64 * ROW);
     let (carries, out) = (carries.as_mut_ptr(), out.as_mut_ptr());
-    let product = Product { params, pointers, indices, values, x, starts, carries, out };
+    let product = Product { params, pointers, factors: Factors { indices, values, x }, starts, carries, out };
     let level = Level::new();
     let each = |piece: u64| product.piece(piece as usize, level);
     match parallel {
@@ -119,7 +117,7 @@ impl Product<'_> {
         let (first, last) = (self.starts[piece] as usize, self.starts[piece + 1] as usize);
         let (total, items) = ((self.params.rows + self.params.entries) as usize, self.params.items as usize);
         let entry = (piece * items).saturating_sub(first);
-        let end = total.min((piece + 1) * items).saturating_sub(last).min(self.indices.len());
+        let end = total.min((piece + 1) * items).saturating_sub(last).min(self.factors.indices.len());
         assert!(piece < self.params.pieces as usize && first <= last && last <= self.params.rows as usize);
         // SAFETY: both slices were cut to the lengths that `run` checked; `starts` never falls, so rows `first..last` are no
         // other piece's, and every piece is done once.
@@ -130,11 +128,9 @@ impl Product<'_> {
         let ends = &self.pointers[first + 1..=last];
         let range = Range { entry, ends, end };
         if n == 1 {
-            let factors = Factors { indices: self.indices, values: self.values, x: self.x };
-            carry[0] = rows_times_vector(level, &range, factors, out);
+            carry[0] = rows_times_vector(level, &range, self.factors, out);
         } else {
-            let (indices, values, x) = (self.indices, self.values, self.x);
-            arch().dispatch(RowsTimesMatrix { range, indices, values, x, n, out, carry });
+            arch().dispatch(RowsTimesMatrix { range, factors: self.factors, n, out, carry });
         }
     }
 }
@@ -148,9 +144,7 @@ pub(super) struct Range<'a> {
 
 struct RowsTimesMatrix<'a> {
     range: Range<'a>,
-    indices: &'a [u32],
-    values: &'a [f32],
-    x: &'a [f32],
+    factors: Factors<'a>,
     n: usize,
     out: &'a mut [f32],
     carry: &'a mut [f32],
@@ -161,7 +155,7 @@ impl WithSimd for RowsTimesMatrix<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { range, indices, values, x, n, out, carry } = self;
+        let Self { range, factors: Factors { indices, values, x }, n, out, carry } = self;
         let mut from = range.entry;
         for (end, out) in range.ends.iter().zip(out.chunks_exact_mut(n)) {
             let end = (*end as usize).min(indices.len()).max(from);

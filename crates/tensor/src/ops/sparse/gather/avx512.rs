@@ -165,3 +165,35 @@ fn dot(row: Factors<'_>) -> f32 {
     }
     _mm512_reduce_add_ps(sum)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Simd;
+
+    #[test]
+    fn sixteen_short_runs_are_done_at_once_and_other_blocks_are_left_alone() {
+        if Simd::in_use() < Simd::Avx512 {
+            return;
+        }
+        let ends: [u32; LANES] = std::array::from_fn(|row| 10 * (row as u32 + 1));
+        let runs: Vec<u32> = (0..160).map(|i| i / 10 + i % 10).collect();
+        let (values, x) = ([2.0; 160], [1.0; 25]);
+        let done = |indices: &[u32], x: &[f32], ends: &[u32; LANES]| {
+            let mut out = [f32::NAN; LANES];
+            // SAFETY: the processor has these instructions.
+            let done = unsafe { sixteen_runs(Factors { indices, values: &values, x }, 0, ends, &mut out) };
+            assert!(out.iter().all(|sum| if done { *sum == 20.0 } else { sum.is_nan() }), "{out:?}");
+            done
+        };
+        assert!(done(&runs, &x, &ends));
+        // The last row ends at element 24; a row has a gap; a row is empty, and the one after it too long.
+        assert!(!done(&runs, &x[..24], &ends));
+        let mut gap = runs.clone();
+        gap[79] += 1;
+        assert!(!done(&gap, &x, &ends));
+        let mut uneven = ends;
+        uneven[7] = 70;
+        assert!(!done(&runs, &x, &uneven));
+    }
+}

@@ -89,3 +89,17 @@ pub(super) fn are_even(ends: &[u32]) -> bool {
     let lengths_differ = |ends: &[u32]| ends[2].wrapping_sub(ends[1]) != ends[1].wrapping_sub(ends[0]);
     4 * ends.windows(3).filter(|ends| lengths_differ(ends)).count() <= ends.len()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_even_if_few_lengths_change() {
+        let ends = |length: fn(u32) -> u32| -> Vec<u32> {
+            (0..100).scan(0, |end, row| Some(std::mem::replace(end, *end + length(row)))).collect()
+        };
+        assert!(are_even(&ends(|_| 10)) && are_even(&ends(|row| if row % 20 == 0 { 7 } else { 10 })));
+        assert!(!are_even(&ends(|row| 5 + row * 7 % 11)));
+    }
+}
