@@ -210,19 +210,19 @@ def table(home, path):
     for name in sorted(os.listdir(home)):
         if name.startswith(("ours-", "theirs-")) and name.endswith(".json"):
             content = json.load(open(os.path.join(home, name)))
-            turn = name.removesuffix(".json").rpartition("-")[2]
+            number = name.removesuffix(".json").rpartition("-")[2]
             for row in content["rows"] if isinstance(content, dict) else content:
                 side, _, case = row["id"].partition("/")
                 if row["p50"] is not None:
                     sides = found.setdefault((row["group"], case, row["unit"]), {})
-                    sides.setdefault(side, {})[turn] = row["p50"]
+                    sides.setdefault(side, {})[number] = row["p50"]
     titles = ["millrace", "numpy", "scipy", "torch"]
     lines = ["| group | case | unit | " + " | ".join(titles) + " | against the fastest |", "|---" * (len(titles) + 4) + "|"]
     for (group, case, unit), sides in found.items():
         ours, less = sides.get("millrace", {}), unit in ("us", "ns")
         factors = []
-        for turn, value in ours.items():
-            others = [of_side[turn] for side, of_side in sides.items() if side in titles[1:] and turn in of_side]
+        for number, value in ours.items():
+            others = [of_side[number] for side, of_side in sides.items() if side in titles[1:] and number in of_side]
             if others:
                 factors.append(min(others) / value if less else value / max(others))
         if not factors:
